@@ -1,0 +1,86 @@
+"""The linter's engine: a rule is one small function; facts are injected by the names of its parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dstrain.core.finding import Finding, Hit, Place, Severity, ordered
+from dstrain.dsconfig.document import Document
+
+RuleFunction = Callable[..., Iterable[Hit]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A registered rule. `needs` are the names of the facts it is given; its docstring is its docs page.
+
+    Args:
+        id: `DS301`; stable for ever, never reused.
+        severity: what a hit is unless it says otherwise.
+        title: one line, shown in lists and as the head of its page.
+        fires: an example configuration that fires (with `facts` overrides under the key `$facts`).
+        quiet: an example, as near as possible, that does not.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    function: RuleFunction
+    needs: tuple[str, ...]
+    fires: Mapping[str, Any]
+    quiet: Mapping[str, Any]
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(
+    id: str, severity: Severity, title: str, *, fires: Mapping[str, Any], quiet: Mapping[str, Any]
+) -> Callable[[RuleFunction], RuleFunction]:
+    """Register a rule. Its parameters name the facts it needs: `doc`, `mode`, `world`, `host`, `model`, `data`, `args`."""
+
+    def register(function: RuleFunction) -> RuleFunction:
+        if id in RULES:
+            raise ValueError(f"rule id {id} is taken by {RULES[id].function.__name__}")
+        needs = tuple(inspect.signature(function).parameters)
+        RULES[id] = Rule(id, severity, title, function, needs, fires, quiet)
+        return function
+
+    return register
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings, and the rules that were not run because a fact they need is not known."""
+
+    findings: tuple[Finding, ...]
+    not_run: Mapping[str, tuple[str, ...]]
+
+
+def lint(**facts: Any) -> Report:
+    """Run every rule whose facts are all known (not None). `doc` gives findings their place in the file."""
+    doc: Document | None = facts.get("doc")
+    findings: list[Finding] = list(doc.findings) if doc is not None else []
+    not_run: dict[str, tuple[str, ...]] = {}
+    for entry in RULES.values():
+        missing = tuple(name for name in entry.needs if facts.get(name) is None)
+        if missing:
+            not_run[entry.id] = missing
+            continue
+        hits = entry.function(**{name: facts[name] for name in entry.needs})
+        findings.extend(_complete(entry, hits, doc))
+    return Report(tuple(ordered(findings)), not_run)
+
+
+def _complete(entry: Rule, hits: Iterable[Hit], doc: Document | None) -> Iterator[Finding]:
+    for hit in hits:
+        if hit.key.startswith("--"):
+            place = Place(flag=hit.key)
+        else:
+            place = doc.place(hit.key) if doc is not None else Place()
+        yield Finding(
+            entry.id, hit.severity or entry.severity, hit.key, hit.message, hit.fix, place, tuple(hit.patch), hit.also
+        )
