@@ -1,0 +1,189 @@
+"""The sections of `TrainingArguments`, one class each; inherited into one flat dataclass.
+
+Spelling and defaults are those of transformers 5.24 wherever the meaning is the same. The string under a field is
+its help text on the command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+IntervalStrategy = Literal["no", "steps", "epoch"]
+ScheduleName = Literal[
+    "linear", "cosine", "cosine_with_min_lr", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"
+]
+OptimName = Literal["adamw_torch", "adamw_torch_fused", "sgd", "adagrad"]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Interval = PositiveInt | Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+@dataclass
+class OutputArguments:
+    """Where the run writes."""
+
+    output_dir: str = "run"
+    """Folder of the run: checkpoints, metrics.jsonl, trainer_state.json, plan.json, model.safetensors."""
+    overwrite_output_dir: bool = False
+    """Start anew in a folder that holds another run; what is there is moved aside, not deleted."""
+
+
+@dataclass
+class BatchArguments:
+    """How the global batch is made: micro-batch x gradient accumulation steps x data-parallel world size."""
+
+    per_device_train_batch_size: PositiveInt = 8
+    """Micro-batch: rows that one rank takes through one forward pass."""
+    per_device_eval_batch_size: PositiveInt = 8
+    """Rows that one rank takes through one forward pass in evaluation and prediction."""
+    gradient_accumulation_steps: PositiveInt = 1
+    """Micro-batches of one rank that make one optimizer step."""
+
+
+@dataclass
+class LengthArguments:
+    """How long to train."""
+
+    num_train_epochs: PositiveFloat = 3.0
+    """Passes over the training rows; ignored, with a notice, when max_steps is given."""
+    max_steps: int = -1
+    """Optimizer steps in all; -1: as many as num_train_epochs asks for."""
+
+
+@dataclass
+class OptimizerArguments:
+    """The optimizer and its numbers."""
+
+    optim: OptimName = "adamw_torch_fused"
+    """Optimizer; with an `optimizer` section in the DeepSpeed file, that section decides."""
+    learning_rate: NonNegativeFloat = 5e-5
+    """Peak learning rate."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Decoupled weight decay; not applied to biases, norms and other tensors of one dimension."""
+    adam_beta1: Fraction = 0.9
+    """Decay of the first moment."""
+    adam_beta2: Fraction = 0.999
+    """Decay of the second moment."""
+    adam_epsilon: PositiveFloat = 1e-8
+    """Added to the root of the second moment."""
+    max_grad_norm: NonNegativeFloat = 1.0
+    """Clip the norm of the global gradient to this; 0 does not clip. Always written to the DeepSpeed JSON."""
+
+
+@dataclass
+class ScheduleArguments:
+    """The learning-rate schedule. The lr of step k (from 0) is peak x factor(k)."""
+
+    lr_scheduler_type: ScheduleName = "linear"
+    """Schedule; with a `scheduler` section in the DeepSpeed file, that section decides."""
+    lr_scheduler_kwargs: dict[str, Any] | None = None
+    """More numbers of the schedule: min_lr, min_lr_rate, num_cycles, power, lr_end, timescale."""
+    warmup_steps: NonNegativeInt | Fraction = 0
+    """Optimizer steps of linear warm-up; a value below 1 is a fraction of all steps."""
+
+
+@dataclass
+class PrecisionArguments:
+    """Number formats."""
+
+    bf16: bool = False
+    """bfloat16 compute with float32 master weights."""
+    fp16: bool = False
+    """float16 compute with float32 master weights and dynamic loss scale."""
+
+
+@dataclass
+class LoggingArguments:
+    """What is reported, and when."""
+
+    logging_strategy: IntervalStrategy = "steps"
+    """When to log."""
+    logging_steps: Interval = 500
+    """Log every so many optimizer steps; a value below 1 is a fraction of all steps."""
+    logging_first_step: bool = False
+    """Log after the first optimizer step too."""
+    disable_tqdm: bool | None = None
+    """Hide the progress bar; by default it shows on a terminal, and plain lines are printed elsewhere."""
+
+
+@dataclass
+class EvalArguments:
+    """Evaluation during training."""
+
+    eval_strategy: IntervalStrategy = "no"
+    """When to evaluate."""
+    eval_steps: Interval | None = None
+    """Evaluate every so many optimizer steps (default: logging_steps); below 1: a fraction of all steps."""
+    eval_on_start: bool = False
+    """Evaluate once before the first step."""
+    prediction_loss_only: bool = False
+    """Keep the loss only; drop logits and labels at once."""
+
+
+@dataclass
+class SaveArguments:
+    """Checkpoints."""
+
+    save_strategy: IntervalStrategy = "steps"
+    """When to save a checkpoint; the end of training always saves unless this is `no`."""
+    save_steps: Interval = 500
+    """Save every so many optimizer steps; a value below 1 is a fraction of all steps."""
+    save_total_limit: PositiveInt | None = None
+    """Keep the newest so many checkpoints."""
+    resume_from_checkpoint: bool | str | None = None
+    """`auto`: go on from the newest whole checkpoint in output_dir if there is one; true: there must be one; or a
+    folder."""
+
+
+@dataclass
+class DataArguments:
+    """The data loader."""
+
+    dataloader_drop_last: bool = False
+    """Leave out the last, smaller global batch of each epoch (training only; evaluation never drops a row)."""
+    dataloader_num_workers: NonNegativeInt = 0
+    """Loader processes of each rank; 0 loads in the rank itself."""
+    dataloader_pin_memory: bool = True
+    """Page-locked host memory for copies to a GPU; no effect on the CPU."""
+    dataloader_prefetch_factor: PositiveInt | None = None
+    """Micro-batches that each loader process prepares ahead (default 2)."""
+    dataloader_persistent_workers: bool = False
+    """Keep the loader processes from one epoch to the next."""
+    remove_unused_columns: bool = True
+    """Drop columns that the model's forward does not take."""
+    label_names: list[str] | None = None
+    """Columns that hold labels (default: labels; start_positions and end_positions for question answering)."""
+
+
+@dataclass
+class SeedArguments:
+    """Randomness."""
+
+    seed: int = 42
+    """Seed of initial weights, dropout and shuffling."""
+    data_seed: int | None = None
+    """Seed of shuffling alone (default: seed)."""
+
+
+@dataclass
+class DeviceArguments:
+    """Devices and ranks."""
+
+    use_cpu: bool = False
+    """Train on the CPU even where there is an accelerator."""
+    ddp_timeout: PositiveInt = 1800
+    """Seconds that a collective may wait for the other ranks."""
+    local_rank: int = -1
+    """Set by the `deepspeed` launcher; not for people. The environment decides."""
+
+
+@dataclass
+class BackendArguments:
+    """Which engine trains."""
+
+    deepspeed: str | dict[str, Any] | None = None
+    """DeepSpeed configuration: a JSON, HJSON or YAML file, or JSON text. Without it one rank trains in plain torch."""
+    plan_only: bool = False
+    """Print what would run, and why, and stop before anything is built."""
