@@ -1,0 +1,59 @@
+"""Running the examples of a rule: a configuration, with facts under the key `$facts`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dstrain.args.training import TrainingArguments
+from dstrain.core.facts import DataFacts, HostFacts, Mode, ModelFacts, WorldFacts
+from dstrain.core.finding import Hit
+from dstrain.dsconfig.document import Document
+from dstrain.rules.registry import Rule
+
+FACTS = "$facts"
+
+
+def configuration(example: Mapping[str, Any]) -> dict[str, Any]:
+    """The example without its facts: what a user would have written."""
+    return {key: value for key, value in example.items() if key != FACTS}
+
+
+def facts(example: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of an example. Unless it says otherwise: mode `deepspeed`, one rank, a CPU, a small model.
+
+    `$facts` may hold `mode`, `world_size`, `local_world_size`, and under `host`, `model`, `data` the fields of those
+    facts; any other name (`args`) is passed on as it is.
+    """
+    given = dict(example.get(FACTS, {}))
+    mode = Mode(given.pop("mode", Mode.DEEPSPEED))
+    world_size = int(given.pop("world_size", 1))
+    local = int(given.pop("local_world_size", world_size))
+    host = dict(given.pop("host", {}))
+    for name in ("ready_ops", "device_names"):
+        if name in host:
+            host[name] = frozenset(host[name]) if name == "ready_ops" else tuple(host[name])
+    model = {"class_name": "Model", "parameters": 1000, "trainable_parameters": 1000} | dict(given.pop("model", {}))
+    document = Document("ds_config.json", configuration(example))
+    if "args" in given:
+        given["args"] = TrainingArguments(**({"output_dir": "out"} | dict(given["args"])))
+    return {
+        "doc": document,
+        "file": document,
+        "mode": mode,
+        "world": WorldFacts(world_size=world_size, local_world_size=local),
+        "host": HostFacts(**host),
+        "model": ModelFacts(**model),
+        "data": DataFacts(**dict(given.pop("data", {}))),
+        **given,
+    }
+
+
+def hits(entry: Rule, example: Mapping[str, Any]) -> list[Hit]:
+    """What one rule says about an example.
+
+    Raises:
+        KeyError: the rule needs a fact that the example does not give.
+    """
+    known = facts(example)
+    return list(entry.function(**{name: known[name] for name in entry.needs}))
