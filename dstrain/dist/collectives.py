@@ -39,13 +39,19 @@ def _with_peers(what: str) -> Iterator[None]:
         raise RankError(f"rank {rank()}: another rank failed or did not come to {what} ({reason})") from error
 
 
-def _group_device() -> torch.device:
-    """Where tensors must be for this group: nccl takes CUDA tensors only."""
-    if dist.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    if dist.get_backend() == "xccl":
-        return torch.device("xpu", torch.xpu.current_device())
-    return torch.device("cpu")
+def _place(tensor: torch.Tensor) -> torch.device:
+    """Where a tensor can be reduced: where it is, or on the device of a group that has no backend for that.
+
+    Ours have gloo beside the device's library; a group made elsewhere may have nccl alone (`cuda:nccl`).
+    """
+    served = [part.partition(":")[0] for part in str(dist.get_backend_config()).split(",")]
+    if tensor.device.type in served:
+        return tensor.device
+    return (
+        torch.device(served[0], torch.get_device_module(served[0]).current_device())
+        if served[0] != "cpu"
+        else torch.device("cpu")
+    )
 
 
 def barrier() -> None:
@@ -59,6 +65,11 @@ def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if _alone() else _reduced(tensor, dist.ReduceOp.SUM, "a sum")
 
 
+def all_reduce_max(tensor: torch.Tensor) -> torch.Tensor:
+    """The maximum over all ranks, element by element; `tensor` itself is not changed."""
+    return tensor if _alone() else _reduced(tensor, dist.ReduceOp.MAX, "a maximum")
+
+
 def any_rank(flag: bool) -> bool:
     """Whether `flag` is true on at least one rank."""
     if _alone():
@@ -67,7 +78,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def _reduced(tensor: torch.Tensor, operation: Any, what: str) -> torch.Tensor:
-    moved = tensor.detach().to(_group_device(), copy=True)
+    moved = tensor.detach().to(_place(tensor), copy=True)
     with _with_peers(what):
         dist.all_reduce(moved, op=operation)
         if moved.is_cuda:
@@ -93,7 +104,7 @@ def broadcast_object(value: T, source: int = 0) -> T:
         raise ValueError(f"source={source}: there are {world_size()} ranks")
     held: list[Any] = [value if rank() == source else None]
     with _with_peers("a broadcast"):
-        dist.broadcast_object_list(held, src=source, device=_group_device())
+        dist.broadcast_object_list(held, src=source, device=_place(torch.empty(0)))
     return cast("T", held[0])
 
 

@@ -11,7 +11,14 @@ import torch.distributed as dist
 from dstrain.core.errors import RankError, UsageError
 from dstrain.core.facts import DeviceKind, WorldFacts
 
-_BACKENDS: dict[DeviceKind, str] = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl", "npu": "hccl", "mps": "gloo"}
+# gloo beside the device's own library: small facts travel as CPU tensors, without a detour over the device.
+_BACKENDS: dict[DeviceKind, str] = {
+    "cpu": "gloo",
+    "mps": "gloo",
+    "cuda": "cpu:gloo,cuda:nccl",
+    "xpu": "cpu:gloo,xpu:xccl",
+    "npu": "cpu:gloo,npu:hccl",
+}
 
 _made_here = False
 
@@ -32,10 +39,11 @@ def ensure_initialized(world: WorldFacts, device: DeviceKind, timeout_s: float =
     if dist.is_initialized():
         _check_existing(world)
         return
+    _complete_environment(world)
     device_id = torch.device("cuda", _use_device(world)) if device == "cuda" else None
     timeout, backend = timedelta(seconds=timeout_s), _BACKENDS[device]
     if world.world_size == 1:
-        store = dist.HashStore()
+        store = dist.HashStore()  # type: ignore[attr-defined]  # not in torch's list of exported names
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout, device_id=device_id)
     else:
         address = _meeting_point()
@@ -51,6 +59,17 @@ def ensure_initialized(world: WorldFacts, device: DeviceKind, timeout_s: float =
         except RuntimeError as error:  # DistStoreError, DistNetworkError and gloo's own are all of this kind
             raise _did_not_meet(world, address, timeout_s, error) from error
     _made_here = True
+
+
+def _complete_environment(world: WorldFacts) -> None:
+    # DeepSpeed 0.19.8 reads these in many places (LOCAL_RANK in runtime/engine.py and runtime/zero/utils.py, for two).
+    for name, value in (
+        ("RANK", world.rank),
+        ("LOCAL_RANK", world.local_rank),
+        ("WORLD_SIZE", world.world_size),
+        ("LOCAL_SIZE", world.local_world_size),
+    ):
+        os.environ.setdefault(name, str(value))
 
 
 def _check_existing(world: WorldFacts) -> None:
@@ -112,6 +131,11 @@ def destroy() -> None:
     if _made_here and dist.is_initialized():
         dist.destroy_process_group()
     _made_here = False
+
+
+def is_initialized() -> bool:
+    """Whether there is a process group."""
+    return dist.is_available() and dist.is_initialized()
 
 
 def rank() -> int:

@@ -1,6 +1,4 @@
-"""Deciding, for this process, which compiled ops DeepSpeed gets: those of our cache.
-
-And that it compiles none by itself.
+"""Which compiled ops DeepSpeed gets in this process: those of our cache, and it compiles none by itself.
 
 DeepSpeed 0.19.8 compiles on first use: `deepspeed_shm_comm` inside `init_distributed` on CPU, `fused_adam` when AdamW
 is made, `cpu_adam` when an optimizer is offloaded: minutes that look like a hang, once on every rank that gets there
@@ -215,10 +213,7 @@ def _build_needed(
 
 
 def _let_first_rank_start(name: str, activation: Activation) -> None:
-    """Wait until the first rank of this host holds the lock, or has finished.
-
-    A while at most, since it may see it ready.
-    """
+    """Wait, a while at most, until the first rank of this host holds the lock or has finished."""
     env = environment(activation.accelerator)
     where = cache.slot(name, env, root=activation._root)
     asked_at, until = time.time(), time.monotonic() + _LEADER_S

@@ -20,10 +20,7 @@ def _end_session(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _die_with_parent() -> None:
-    """SIGTERM from the kernel when the parent dies, and with it ninja and the compilers (Linux.
-
-    Elsewhere they finish).
-    """
+    """End when the parent dies, with ninja and the compilers (Linux; elsewhere they finish for nothing)."""
     signal.signal(signal.SIGTERM, _end_session)
     if sys.platform != "linux":
         return

@@ -1,6 +1,4 @@
-"""What is in the cache of compiled DeepSpeed ops, and what of it fits this environment. Files only.
-
-No torch, no deepspeed.
+"""What is in the cache of compiled DeepSpeed ops, and what of it fits here. Files only: no torch, no deepspeed.
 
 Layout below `$DSTRAIN_OPS_DIR` (default `~/.cache/dstrain/ops`):
 
@@ -155,10 +153,7 @@ def read_entry(op: str, folder: Path) -> Entry | None:
 
 
 def entries(root: Path | None = None, op: str | None = None) -> list[Entry]:
-    """Every whole build in the cache (of `op`, if given), whichever environment it was made for.
-
-    Sorted by op and key.
-    """
+    """Every whole build in the cache (of `op`, if given), for any environment, sorted by op and key."""
     base = root or cache_root()
     found = [
         read_entry(folder.parent.name, folder)
@@ -214,10 +209,7 @@ def _cpu_misfit(march: str, env: Environment) -> str | None:
 
 
 def find(op: str, env: Environment | None = None, root: Path | None = None) -> Entry | None:
-    """The build of `op` that fits `env` (default: this process), the native one before a portable one.
-
-    None if none does.
-    """
+    """The build of `op` that fits `env` (default: this process), native before portable, or None."""
     candidates = entries(root, op)
     if not candidates:
         return None

@@ -88,10 +88,7 @@ def compiler_command() -> list[str]:
 
 @lru_cache(maxsize=1)
 def compiler_identity() -> str | None:
-    """`12.2.0 x86_64-linux-gnu`, or None where there is no host compiler.
-
-    Two subprocesses of 5 ms, once per process.
-    """
+    """`12.2.0 x86_64-linux-gnu`, or None where there is no host compiler. Asked once per process, 10 ms."""
     command = compiler_command()
     if shutil.which(command[0]) is None:
         return None
@@ -107,10 +104,7 @@ def compiler_identity() -> str | None:
 
 @lru_cache(maxsize=1)
 def cpu_identity() -> tuple[str, frozenset[str]]:
-    """(digest, instruction sets) of this cpu. The digest is over the instruction sets.
-
-    They decide what may be executed.
-    """
+    """(digest, instruction sets) of this cpu. The digest is over the sets: they decide what may be executed."""
     flags: frozenset[str] = frozenset()
     try:
         text = Path("/proc/cpuinfo").read_text()
@@ -123,9 +117,7 @@ def cpu_identity() -> tuple[str, frozenset[str]]:
 
 
 def default_accelerator() -> str:
-    """The accelerator that DeepSpeed will choose, as far as files tell.
-
-    `$DS_ACCELERATOR`, the one it has chosen, cuda, cpu.
+    """The accelerator that DeepSpeed has chosen, or will choose as far as files tell.
 
     0.19.8 asks `torch.cuda.device_count()`; here a CUDA torch, a driver's device file and a mask that leaves a device
     stand for it, so that no torch import is needed. Other accelerators are found only by DeepSpeed itself.
@@ -142,10 +134,7 @@ def default_accelerator() -> str:
 
 @lru_cache(maxsize=1)
 def device_archs() -> str:
-    """Compute capabilities of the NVIDIA devices, as `8.0;9.0`; "" when the driver does not say.
-
-    One subprocess, once.
-    """
+    """Compute capabilities of the NVIDIA devices (`8.0;9.0`), or "" when the driver does not say. Asked once."""
     if shutil.which("nvidia-smi") is None:
         return ""
     question = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
