@@ -51,6 +51,8 @@ class Block(BaseModel):
     """Whether DeepSpeed rejects unknown keys here (a pydantic model); else it ignores them in silence."""
     free: ClassVar[bool] = False
     """Whether other keys may have a meaning that cannot be listed (arguments of a class chosen by name)."""
+    arguments: ClassVar[bool] = False
+    """Whether the keys are arguments of a constructor, which fails on those that it does not know."""
     reads: ClassVar[Mapping[str, str]] = {}
     """Where DeepSpeed 0.19.8 reads or declares each key: `runtime/config.py:340`, below its package folder."""
 

@@ -19,10 +19,12 @@ class Stages:
     Args:
         stages: the stages.
         feature: the key asks for something whose absence matters (memory, traffic), not for a tuning of it.
+        raises: DeepSpeed itself stops at the other stages when the key asks for something; a rule of its own says so.
     """
 
     stages: tuple[int, ...]
     feature: bool = False
+    raises: bool = False
 
 
 @dataclass(frozen=True, slots=True)

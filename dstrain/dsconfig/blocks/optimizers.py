@@ -42,6 +42,7 @@ class Adam(_Moments):
     """`Adam` and `AdamW`: both are AdamW unless the type is Adam and adam_w_mode is false."""
 
     free: ClassVar[bool] = False
+    arguments: ClassVar[bool] = True
     reads: ClassVar[Mapping[str, str]] = {
         **read_at("runtime/engine.py", torch_adam=2378, fp32_optimizer_states=2379, foreach=2381),
         **read_at(
@@ -85,6 +86,7 @@ class Lamb(_Moments):
     """LAMB: Adam with a trust ratio per layer. DeepSpeed takes it with ZeRO only as an untested optimizer."""
 
     free: ClassVar[bool] = False
+    arguments: ClassVar[bool] = True
     reads: ClassVar[Mapping[str, str]] = read_at(
         "ops/lamb/fused_lamb.py",
         lr=41,
@@ -114,6 +116,7 @@ class Lion(OptimizerParams):
     """Lion: steps by the sign of a running mean; half of Adam's memory."""
 
     free: ClassVar[bool] = False
+    arguments: ClassVar[bool] = True
     reads: ClassVar[Mapping[str, str]] = read_at(
         "ops/lion/fused_lion.py", lr=36, betas=36, weight_decay=36, set_grad_none=36
     )
@@ -130,6 +133,7 @@ class Adagrad(TorchFlags):
     """Adagrad: torch's own, or DeepSpeed's on the CPU with offload_optimizer."""
 
     free: ClassVar[bool] = False
+    arguments: ClassVar[bool] = True
     reads: ClassVar[Mapping[str, str]] = read_at(
         "ops/adagrad/cpu_adagrad.py", lr=14, eps=14, weight_decay=14, amsgrad=14, fp32_optimizer_states=14
     )
@@ -191,6 +195,7 @@ class TorchAdam(TorchFlags, _Moments):
     """What `torch.optim.Adam` and its kin take; the base of mup's optimizers too."""
 
     free: ClassVar[bool] = False
+    arguments: ClassVar[bool] = True
 
     amsgrad: bool = False
     """The AMSGrad variant."""
@@ -215,6 +220,7 @@ class Sgd(TorchFlags):
     """`torch.optim.SGD`; ZeRO takes it only with zero_allow_untested_optimizer."""
 
     free: ClassVar[bool] = False
+    arguments: ClassVar[bool] = True
 
     momentum: float = 0.0
     """The decay of the running mean of gradients."""
@@ -239,6 +245,7 @@ class RmsProp(TorchFlags):
     """`torch.optim.RMSprop`."""
 
     free: ClassVar[bool] = False
+    arguments: ClassVar[bool] = True
 
     lr: Annotated[NonNegativeFloat, FILLED] = 1e-2
     """The learning rate."""
@@ -258,6 +265,7 @@ class Adafactor(OptimizerParams):
     """`torch.optim.Adafactor`: Adam with factored second moments."""
 
     free: ClassVar[bool] = False
+    arguments: ClassVar[bool] = True
 
     lr: Annotated[NonNegativeFloat, FILLED] = 1e-2
     """The learning rate."""
@@ -273,22 +281,27 @@ class Adafactor(OptimizerParams):
     """Go up instead of down."""
 
 
-_BY_TYPE: Mapping[str, type[OptimizerParams]] = {
-    "adam": Adam,
-    "adamw": Adam,
-    "lamb": Lamb,
-    "lion": Lion,
-    "adagrad": Adagrad,
-    "muon": Muon,
-    "muadam": MuAdam,
-    "muadamw": MuAdam,
-    "musgd": MuSgd,
+OPTIMIZERS: Mapping[str, type[OptimizerParams]] = {
+    "Adam": Adam,
+    "AdamW": Adam,
+    "Lamb": Lamb,
+    "Lion": Lion,
+    "Adagrad": Adagrad,
+    "Muon": Muon,
+    "MuAdam": MuAdam,
+    "MuAdamW": MuAdam,
+    "MuSGD": MuSgd,
+    "SGD": Sgd,
+    "RMSprop": RmsProp,
+    "Adafactor": Adafactor,
 }
-_TORCH_BY_TYPE: Mapping[str, type[OptimizerParams]] = {"SGD": Sgd, "RMSprop": RmsProp, "Adafactor": Adafactor}
+"""The block of `optimizer.params` by `optimizer.type`; the last three are torch's."""
+_TORCH_ONLY = frozenset({"SGD", "RMSprop", "Adafactor"})
+_ANY_CASE = {name.lower(): block for name, block in OPTIMIZERS.items() if name not in _TORCH_ONLY}
 
 
 def optimizer_params(type_name: Any) -> type[OptimizerParams]:
     """The block of `optimizer.params` for an `optimizer.type`: DeepSpeed's names in any case, torch's exactly."""
     if not isinstance(type_name, str):
         return OptimizerParams
-    return _BY_TYPE.get(type_name.lower()) or _TORCH_BY_TYPE.get(type_name) or OptimizerParams
+    return _ANY_CASE.get(type_name.lower()) or OPTIMIZERS.get(type_name) or OptimizerParams

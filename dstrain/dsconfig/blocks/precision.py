@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from dstrain.dsconfig.blocks.base import Block, read_at
-from dstrain.dsconfig.blocks.notes import FILLED, STAGES_1_2_3, Condition, OffWhenAuto, Unit
+from dstrain.dsconfig.blocks.notes import FILLED, Condition, OffWhenAuto, Stages, Unit
 
 AutocastDtype = Literal[
     "torch.float16",
@@ -24,6 +24,7 @@ AutocastDtype = Literal[
     "int8",
 ]
 Dtype = AutocastDtype
+_MASTER = Stages((1, 2, 3), raises=True)
 
 
 class Bf16(Block):
@@ -45,7 +46,7 @@ class Bf16(Block):
     """Add each gradient to the fp32 ones as soon as it is made, not after backward."""
     check_grad_overflow: bool = True
     """Skip a step whose gradients hold inf or nan."""
-    bf16_master_weights_and_grads: Annotated[bool, STAGES_1_2_3] = False
+    bf16_master_weights_and_grads: Annotated[bool, _MASTER] = False
     """Keep the master weights and gradients in bfloat16 too: half the memory, less exact."""
     bf16_optimizer_states: Annotated[bool, Condition("bf16_master_weights_and_grads = true")] = False
     """Keep the optimizer's moments in bfloat16 too."""
@@ -84,7 +85,7 @@ class Fp16(Block):
     """Start counting overflows anew after each step without one."""
     min_loss_scale: PositiveInt = 1
     """The scale never falls below this."""
-    fp16_master_weights_and_grads: Annotated[bool, STAGES_1_2_3, Condition("optimizer on the CPU")] = False
+    fp16_master_weights_and_grads: Annotated[bool, _MASTER, Condition("optimizer on the CPU")] = False
     """Keep the master weights and gradients in float16 too; needs DeepSpeed's CPU Adam."""
 
 

@@ -21,6 +21,7 @@ class SchedulerParams(Block):
 
 class _DeepSpeedSchedule(SchedulerParams):
     free: ClassVar[bool] = False
+    arguments: ClassVar[bool] = True
 
     last_batch_iteration: Annotated[int, STEPS] = -1
     """The step before the first one; leave it."""
@@ -160,15 +161,16 @@ class WarmupCosineLR(_DeepSpeedSchedule):
     """The shape of the rise; "log" is steep at first."""
 
 
-_BY_TYPE: Mapping[str, type[SchedulerParams]] = {
+SCHEDULERS: Mapping[str, type[SchedulerParams]] = {
     "LRRangeTest": LrRangeTest,
     "OneCycle": OneCycle,
     "WarmupLR": WarmupLR,
     "WarmupDecayLR": WarmupDecayLR,
     "WarmupCosineLR": WarmupCosineLR,
 }
+"""The block of `scheduler.params` by `scheduler.type`."""
 
 
 def scheduler_params(type_name: Any) -> type[SchedulerParams]:
     """The block of `scheduler.params` for a `scheduler.type` (exact, as DeepSpeed compares it)."""
-    return _BY_TYPE.get(type_name, SchedulerParams) if isinstance(type_name, str) else SchedulerParams
+    return SCHEDULERS.get(type_name, SchedulerParams) if isinstance(type_name, str) else SchedulerParams

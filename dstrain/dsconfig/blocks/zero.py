@@ -12,7 +12,6 @@ from dstrain.dsconfig.blocks.notes import (
     FILLED,
     FILLED_AT_3,
     FILLED_HERE,
-    NOT_NULL,
     STAGE_3,
     STAGE_3_FEATURE,
     STAGES_1_2,
@@ -100,7 +99,7 @@ class OffloadOptimizer(Block):
     """Write the previous tile to disk while the current one is updated."""
     fast_init: Annotated[bool, _ON_NVME] = False
     """Initialise the optimizer states on disk faster."""
-    ratio: Annotated[Fraction, Stages((3,)), _OFFLOADED] = 1.0
+    ratio: Annotated[Fraction, Stages((3,), raises=True), _OFFLOADED] = 1.0
     """The share of the optimizer states that is offloaded; DeepSpeed accepts less than 1 at stage 3 only."""
     super_offload: Annotated[bool, STAGE_3_FEATURE, _OFFLOADED] = False
     """Overlap the CPU optimizer step with backward, for hosts with a fast CPU link (Grace-Hopper)."""
@@ -231,7 +230,7 @@ class ZeroOptimization(Block):
     """How many parameter elements are gathered in one go: larger is faster and takes more memory. Must be even."""
     overlap_comm: bool | None = None
     """Reduce gradients while backward still runs; unset means on at stage 3 and off below."""
-    compute_grad_norm: Annotated[bool, STAGES_1_2] = True
+    compute_grad_norm: Annotated[bool, Stages((1, 2), raises=True)] = True
     """Compute the norm of all gradients at each step; can only be switched off with gradient_clipping 0."""
     load_from_fp32_weights: bool = True
     """On loading a checkpoint, restore the fp32 master weights rather than casting the 16-bit ones."""
@@ -317,5 +316,5 @@ class ZeroOptimization(Block):
         False
     )
     """Keep Muon's momentum in memory instead of on NVMe."""
-    leaf_module: Annotated[LeafModule, STAGE_3, NOT_NULL] = Field(default_factory=LeafModule)
+    leaf_module: Annotated[LeafModule | None, STAGE_3] = Field(default_factory=LeafModule)
     """Modules that stage 3 fetches as one piece."""
