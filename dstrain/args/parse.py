@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar, overload
 
 import yaml
 
-from dstrain.args.training import TrainingArguments, validated
+from dstrain.args.training import TrainingArguments, default_of, validated
 from dstrain.core.docstrings import attribute_docstrings
 from dstrain.core.errors import UsageError
 from dstrain.core.nearest import did_you_mean
@@ -182,9 +182,7 @@ def _build(cls: type[Any], given: dict[str, tuple[Any, Source]], problems: list[
         problems += [f"--{name} is required" for name in required]
         return None
     defaults = {
-        field.name: field.default if field.default is not dataclasses.MISSING else field.default_factory()  # type: ignore[misc]
-        for field in dataclasses.fields(cls)
-        if field.init and field.name not in values
+        field.name: default_of(field) for field in dataclasses.fields(cls) if field.init and field.name not in values
     }
     try:
         built = cls(**validated(cls, {**defaults, **values}, names))

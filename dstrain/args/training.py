@@ -6,7 +6,7 @@ import dataclasses
 import json
 import typing
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -85,7 +85,7 @@ class TrainingArguments(
         for field in fields(self):
             if field.name in known:
                 found[field.name] = known[field.name]
-            elif getattr(self, field.name) == _default(field):
+            elif getattr(self, field.name) == default_of(field):
                 found[field.name] = DEFAULT
             else:
                 found[field.name] = Source("python", f"TrainingArguments({field.name}=…)")
@@ -100,7 +100,8 @@ class TrainingArguments(
         return json.dumps(self.to_dict(), indent=2)
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """A field's default value, made anew where it has a factory; `dataclasses.MISSING` where it has none."""
     if field.default is not dataclasses.MISSING:
         return field.default
     if field.default_factory is not dataclasses.MISSING:
@@ -108,20 +109,16 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return dataclasses.MISSING
 
 
-@lru_cache(maxsize=None)
-def _model(cls: type) -> type[BaseModel]:
+@cache
+def _model(cls: type[Any]) -> type[BaseModel]:
     """A pydantic model with the class's init fields; unknown annotations of user subclasses are let through."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    spec: dict[str, Any] = {
-        field.name: (hints[field.name], ...)
-        for field in dataclasses.fields(cls)
-        if field.init  # type: ignore[arg-type]
-    }
+    spec: dict[str, Any] = {field.name: (hints[field.name], ...) for field in dataclasses.fields(cls) if field.init}
     config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=(), strict=False)
     return create_model(cls.__name__, __config__=config, **spec)
 
 
-def validated(cls: type, values: dict[str, Any], names: dict[str, str] | None = None) -> dict[str, Any]:
+def validated(cls: type[Any], values: dict[str, Any], names: dict[str, str] | None = None) -> dict[str, Any]:
     """The values coerced to the field types of `cls`.
 
     Args:

@@ -1,0 +1,1 @@
+"""Floor 9: train, evaluate and predict, as functions whose docstring is their pseudocode."""

@@ -44,6 +44,7 @@ class OptimizerPlan:
     betas: tuple[float, float]
     eps: float
     max_grad_norm: float
+    fused: bool = False
     substitute_for: str | None = None
 
 

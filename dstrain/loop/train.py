@@ -1,0 +1,206 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from dstrain import dist
+from dstrain.backends.base import Backend, Batch, Output, StepOutcome
+from dstrain.core.errors import DataError
+from dstrain.data.loader import MicroBatch
+from dstrain.loop import loss as losses
+from dstrain.loop.events import CallbackHandler
+from dstrain.loop.state import TrainerControl, TrainerState
+from dstrain.resolve.plan import RunPlan
+
+
+class Windows(Protocol):
+    """The optimizer steps of an epoch on this rank, as lists of micro-batches."""
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[list[MicroBatch]]:
+        """From step `start` of the epoch on."""
+
+
+LossFunction = Callable[[Batch], torch.Tensor]
+
+
+@dataclass
+class TrainRun:
+    """Everything that `train` works with, wired by the trainer.
+
+    Args:
+        compute_loss: the mean loss of a micro-batch, through the backend's forward.
+        weigh: how many items that mean was taken over.
+        evaluate: runs an evaluation, logs it, returns its metrics.
+        save: writes a checkpoint of the state as it is.
+    """
+
+    backend: Backend
+    plan: RunPlan
+    windows: Windows
+    events: CallbackHandler
+    state: TrainerState
+    compute_loss: Callable[[Batch], tuple[torch.Tensor, Output]]
+    weigh: Callable[[Batch], int]
+    evaluate: Callable[[], dict[str, Any]]
+    save: Callable[[], None]
+    meter: Meter = field(default_factory=lambda: Meter())
+
+
+@dataclass
+class Meter:
+    """Sums since the last log, and since the start; kept as tensors so that reading them waits for nothing."""
+
+    loss_sum: torch.Tensor | None = None
+    steps: int = 0
+    tokens: int = 0
+    total_loss: float = 0.0
+    total_steps: int = 0
+    started_s: float = field(default_factory=time.perf_counter)
+    last: StepOutcome | None = None
+
+    def add(self, loss: torch.Tensor, tokens: int, outcome: StepOutcome) -> None:
+        """One optimizer step; `loss` is this rank's part of the step's mean."""
+        detached = loss.detach().double()
+        self.loss_sum = detached if self.loss_sum is None else self.loss_sum + detached
+        self.steps += 1
+        self.tokens += tokens
+        self.last = outcome
+
+    def take(self) -> dict[str, float]:
+        """The mean loss of the steps since the last take, over all ranks, and tokens per second. Collective."""
+        if self.loss_sum is None:
+            return {}
+        now = time.perf_counter()
+        sums = dist.all_reduce_sum(torch.stack([self.loss_sum.cpu(), torch.tensor(float(self.tokens)).double()]))
+        mean = float(sums[0]) / self.steps
+        self.total_loss += float(sums[0])
+        self.total_steps += self.steps
+        rates = {"loss": mean, "tokens_per_second": float(sums[1]) / max(now - self.started_s, 1e-9)}
+        self.loss_sum, self.steps, self.tokens, self.started_s = None, 0, 0, now
+        return rates
+
+
+def train(run: TrainRun) -> TrainerControl:
+    """Train until `max_steps`.
+
+    ```
+    for each epoch:
+        for each window (the micro-batches of one optimizer step):
+            total = label tokens of the window over all ranks
+            for each micro-batch:
+                backward(mean loss x its tokens / total x ranks)      # the engine takes the mean over ranks
+            step                                                      # clip, update, schedule
+            log, evaluate, save when they are due
+    ```
+    """
+    state, events = run.state, run.events
+    control = events.fire("on_train_begin")
+    while state.global_step < state.max_steps and not control.should_training_stop:
+        _epoch(run)
+        control = run.events.control
+        if not control.should_training_stop:
+            state.epoch_index, state.step_in_epoch = state.epoch_index + 1, 0
+    events.fire("on_train_end")
+    return run.events.control
+
+
+def _epoch(run: TrainRun) -> None:
+    state, events = run.state, run.events
+    events.control.should_epoch_stop = False
+    events.fire("on_epoch_begin")
+    steps = state.step_in_epoch
+    for window in run.windows.epoch(state.epoch_index, state.step_in_epoch):
+        steps += 1
+        _step(run, window)
+        control = events.fire("on_step_end")
+        _meet_wishes(run)
+        if control.should_training_stop or control.should_epoch_stop:
+            break
+    else:
+        if steps == 0:
+            raise DataError("the training dataset gave no rows", fix="check the dataset, or --dataloader_drop_last")
+        per_epoch = run.plan.length.steps_per_epoch
+        if per_epoch is None and steps:
+            state.epoch = float(state.epoch_index + 1)
+    events.fire("on_epoch_end")
+    _meet_wishes(run)
+
+
+def _step(run: TrainRun, window: list[MicroBatch]) -> None:
+    state, events, backend = run.state, run.events, run.backend
+    events.fire("on_step_begin")
+    weights = [0 if micro.share.filler else run.weigh(micro.batch) for micro in window]
+    total = int(dist.all_reduce_sum(torch.tensor([sum(weights)])).item()) if dist.world_size() > 1 else sum(weights)
+    scale = dist.world_size() / total if total else 0.0
+    step_loss = torch.zeros((), dtype=torch.float32)
+    for index, (micro, weight) in enumerate(zip(window, weights, strict=True)):
+        last = index == len(window) - 1
+        mean, _ = run.compute_loss(micro.batch)
+        loss = losses.weighted(mean, weight * scale)
+        backend.backward(loss, last=last)
+        step_loss = step_loss.to(loss.device) + loss.detach()
+        if not last:
+            events.fire("on_substep_end")
+    events.fire("on_pre_optimizer_step")
+    outcome = backend.step()
+    events.fire("on_optimizer_step")
+    state.global_step += 1
+    state.step_in_epoch += 1
+    state.skipped_steps += not outcome.applied
+    _count_epoch(run)
+    tokens = sum(_tokens(micro.batch) for micro in window if not micro.share.filler)
+    run.meter.add(step_loss / dist.world_size(), tokens, outcome)
+
+
+def _count_epoch(run: TrainRun) -> None:
+    per_epoch = run.plan.length.steps_per_epoch or run.state.max_steps
+    run.state.epoch = run.state.epoch_index + run.state.step_in_epoch / per_epoch
+
+
+def _tokens(batch: Batch) -> int:
+    """Input elements of a batch: `input_ids` when there are any, else rows."""
+    ids = batch.get("input_ids")
+    return int(ids.numel()) if isinstance(ids, torch.Tensor) else losses.rows_of(batch)
+
+
+def _meet_wishes(run: TrainRun) -> None:
+    control = run.events.control
+    if control.should_log:
+        control.should_log = False
+        if values := run.meter.take():
+            log(run, values)
+    if control.should_evaluate:
+        control.should_evaluate = False
+        run.evaluate()
+        run.meter.started_s = time.perf_counter()
+    if control.should_save:
+        control.should_save = False
+        run.save()
+        run.events.fire("on_save")
+        run.meter.started_s = time.perf_counter()
+
+
+def log(run: TrainRun, values: dict[str, Any]) -> None:
+    """Add a record of training to the history and tell the callbacks."""
+    outcome = run.meter.last
+    record: dict[str, Any] = dict(values)
+    if outcome is not None:
+        record |= {"grad_norm": outcome.grad_norm, "learning_rate": outcome.lr}
+        if outcome.loss_scale is not None:
+            record["loss_scale"] = outcome.loss_scale
+    if run.state.skipped_steps:
+        record["skipped_steps"] = run.state.skipped_steps
+    emit(run.events, run.state, record)
+
+
+def emit(events: CallbackHandler, state: TrainerState, record: dict[str, Any]) -> None:
+    """One record, with epoch and step, into the history and to `on_log`."""
+    record = {**record, "epoch": round(state.epoch or 0.0, 6), "step": state.global_step}
+    state.log_history.append(record)
+    events.fire("on_log", logs=record)
