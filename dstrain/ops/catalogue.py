@@ -26,7 +26,8 @@ class Op:
         accelerators: DeepSpeed accelerators that have it.
         needed_by: the settings that make DeepSpeed load it.
         system: what must be installed beside a C++ compiler (and nvcc, for ops with CUDA sources).
-        substitute: what dstrain uses when it is not built; None means that the plan cannot run without it.
+        substitute: what a plan uses when it is not built; None means that the plan cannot run without it.
+        optional: DeepSpeed itself goes on without it, whatever the plan says.
         requires: ops that must be loaded first.
         cpu_s: seconds of compilation on one core, as measured on a small machine; None where it was not measured.
     """
@@ -37,6 +38,7 @@ class Op:
     needed_by: str
     system: tuple[str, ...] = ()
     substitute: str | None = None
+    optional: bool = False
     requires: tuple[str, ...] = ()
     cpu_s: int | None = None
 
@@ -44,7 +46,8 @@ class Op:
 _OPS = (
     Op("fused_adam", "FusedAdamBuilder", _BOTH, "optimizer.type Adam or AdamW without offload",
        substitute="torch.optim.Adam/AdamW (optimizer.params.torch_adam)", cpu_s=197),
-    Op("cpu_adam", "CPUAdamBuilder", _BOTH, "offload_optimizer with Adam or AdamW; zenflow", cpu_s=174),
+    Op("cpu_adam", "CPUAdamBuilder", _BOTH, "offload_optimizer with Adam or AdamW; zenflow",
+       substitute="torch.optim.Adam/AdamW (optimizer.params.torch_adam)", cpu_s=174),
     Op("cpu_adagrad", "CPUAdagradBuilder", _BOTH, "offload_optimizer with Adagrad", cpu_s=97),
     Op("cpu_lion", "CPULionBuilder", _BOTH, "offload_optimizer with Lion", cpu_s=170),
     Op("fused_lion", "FusedLionBuilder", _CUDA, "optimizer.type Lion without offload"),
@@ -54,8 +57,9 @@ _OPS = (
        requires=("pin_memory",), cpu_s=735),
     Op("gds", "GDSBuilder", _CUDA, "aio.use_gds", ("libaio", "cufile"), requires=("pin_memory",)),
     Op("deepspeed_shm_comm", "ShareMemCommBuilder", _CPU, "faster all-reduce between ranks of one host on CPU",
-       substitute="gloo", cpu_s=137),
-    Op("deepspeed_ccl_comm", "CCLCommBuilder", _CPU, "communication through oneCCL", ("oneCCL (CCL_ROOT)",), "gloo"),
+       substitute="gloo", optional=True, cpu_s=137),
+    Op("deepspeed_ccl_comm", "CCLCommBuilder", _CPU, "communication through oneCCL", ("oneCCL (CCL_ROOT)",),
+       substitute="gloo", optional=True),
     Op("quantizer", "QuantizerBuilder", _CUDA, "zero_quantized_weights, zero_quantized_gradients, weight_quantization"),
     Op("fp_quantizer", "FPQuantizerBuilder", _CUDA, "fp6/fp8/fp12 weight quantization", ("triton",)),
     Op("dc", "DeepCompileBuilder", _CUDA, "compile.deepcompile"),
@@ -70,7 +74,8 @@ _OPS = (
     Op("cutlass_ops", "InferenceCutlassBuilder", _CUDA, "inference engine v2, mixture of experts", ("dskernels",)),
     Op("ragged_ops", "RaggedUtilsBuilder", _CUDA, "inference engine v2"),
     Op("ragged_device_ops", "RaggedOpsBuilder", _CUDA, "inference engine v2", ("dskernels",)),
-    Op("utils", "UtilsBuilder", _CUDA, "flattening of tensors in old releases", substitute="torch._utils"),
+    Op("utils", "UtilsBuilder", _CUDA, "flattening of tensors in old releases", substitute="torch._utils",
+    optional=True),
 )  # fmt: skip
 
 CATALOGUE: Mapping[str, Op] = {op.name: op for op in _OPS}

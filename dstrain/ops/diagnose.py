@@ -76,7 +76,7 @@ def first_error(op: Op, log: Path, code: int) -> OpError:
     reason, fix = _reason(op, text)
     line = error_line(text)
     if not reason and code < 0:
-        reason = f"it was ended by {_signal_name(-code)}"
+        reason = f"it was ended by {signal_name(-code)}"
     said = f"; the first error was: {line}" if line else ""
     head = (
         f"{op.name} did not build: {reason}{said}" if reason else f"{op.name} did not build{said or f' (exit {code})'}"
@@ -101,7 +101,8 @@ def _reason(op: Op, text: str) -> tuple[str, str]:
     return "", ""
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; the number where the platform has no name for it."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -137,6 +137,14 @@ def _restore(table: dict[str, Any], name: str, before: Any) -> None:
         table[name] = before
 
 
+def cause_of(error: BaseException) -> OpError | None:
+    """The refusal of ours inside an error of DeepSpeed, whose optimizers wrap what their op's load raises (0.19.8)."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OpError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
+
+
 def active() -> Activation | None:
     """The activation of this process, if there is one."""
     return _current
@@ -154,12 +162,12 @@ def activate(
     """Give DeepSpeed the ops `names` from our cache, and forbid it to compile any other in this process.
 
     Call it before `deepspeed.init_distributed`. A second call replaces the first. An op that is not ready is listed in
-    `missing` with its reason, and said in one line with its substitute; nothing is raised for it.
+    `missing` with its reason and said in one line; nothing is raised for it until DeepSpeed asks for it.
 
     Args:
         names: ops that the plan needs or can use.
-        build_missing: build those that have no substitute. The first rank of each host builds; the others wait on its
-            lock.
+        build_missing: build what is not there, except ops that DeepSpeed goes on without (`Op.optional`). The first
+            rank of each host builds; the others wait on its lock.
         needed_by: the setting that needs an op, for the printed line.
         world: the ranks, to know who builds and who prints; one rank by default.
 
@@ -192,9 +200,9 @@ def activate(
 
 
 def _missing_line(name: str, reason: str) -> str:
-    substitute = get(name).substitute
-    instead = f"using {substitute} instead" if substitute else "nothing stands in for it"
-    return f"{name}: {reason}; {instead}. To have it: dstrain ops build {name}"
+    op = get(name)
+    instead = f"; {op.substitute} takes its place" if op.optional else ""
+    return f"{name}: {reason}{instead}. To have it: dstrain ops build {name}"
 
 
 def _build_needed(
@@ -202,7 +210,7 @@ def _build_needed(
 ) -> None:
     env = environment(activation.accelerator)
     for name in wanted:
-        if get(name).substitute or name in prebuilt_ops(env.accelerator) or find(name, env, activation._root):
+        if get(name).optional or name in prebuilt_ops(env.accelerator) or find(name, env, activation._root):
             continue
         if env.accelerator not in get(name).accelerators:
             continue  # `_load` says so
