@@ -14,6 +14,8 @@ from dstrain.dsconfig.blocks.notes import Filled, OffWhenAuto
 from dstrain.dsconfig.values import READ, Fit, ValueType, read, show
 
 _BATCH = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
+_SOFT = (("scheduler", "params", "warmup_type"), ("aio",))
+"""Where DeepSpeed 0.19.8 goes on with a wrong value: an unknown warm-up is "log", aio counts only with NVMe."""
 _BITWISE = frozenset({"wall_clock_breakdown"})
 """DeepSpeed 0.19.8 puts `|` between it and a bool: any text is a TypeError (runtime/config.py:668)."""
 
@@ -94,15 +96,21 @@ def _wrong(field: BlockField, path: Path, value: Any, fit: Fit, context: Context
     expected = field.type.text()
     if fit is Fit.TYPE:
         message = f"'{path[-1]}' is {_described(value)}, expected {expected}"
-        return problem(Kind.TYPE, Severity.ERROR, path, message, f"write {_example(field)}")
-    severity = Severity.ERROR if context.enabled else Severity.WARNING
+        severity = Severity.WARNING if _is_soft(path) else Severity.ERROR
+        return problem(Kind.TYPE, severity, path, message, f"write {_example(field)}")
+    severity = Severity.ERROR if context.enabled and not _is_soft(path) else Severity.WARNING
     message = f"'{path[-1]}' is {show(value)}, expected {expected}"
-    fix, patch = f"write {_example(field)}", ()
+    fix = f"write {_example(field)}"
+    patch: Patch = ()
     if path == ("gradient_clipping",):
         severity = Severity.WARNING
         message += "; DeepSpeed takes a negative number as 'no clipping'"
         fix, patch = "write 0 for no clipping", replaced(path, 0)
     return problem(Kind.RANGE, severity, path, message, fix, patch)
+
+
+def _is_soft(path: Path) -> bool:
+    return any(path[: len(prefix)] == prefix for prefix in _SOFT)
 
 
 def _word(path: Path, value: Any, meant: bool) -> Problem:

@@ -72,7 +72,22 @@ def lint(**facts: Any) -> Report:
             continue
         hits = entry.function(**{name: facts[name] for name in entry.needs})
         findings.extend(_complete(entry, hits, doc))
-    return Report(tuple(ordered(findings)), not_run)
+    return Report(tuple(ordered(_without_echoes(findings))), not_run)
+
+
+def _without_echoes(findings: list[Finding]) -> Iterator[Finding]:
+    """Drop a finding of a per-key rule (DS1xx) where a rule that knows more says as much, as loudly, of that key."""
+    rank = {severity: number for number, severity in enumerate(Severity)}
+    for finding in findings:
+        echo = finding.id.startswith("DS1") and any(
+            other.key == finding.key
+            and not other.id.startswith("DS1")
+            and rank[other.severity] <= rank[finding.severity]
+            and (other.patch or not finding.patch)
+            for other in findings
+        )
+        if not echo:
+            yield finding
 
 
 def _complete(entry: Rule, hits: Iterable[Hit], doc: Document | None) -> Iterator[Finding]:

@@ -75,7 +75,7 @@ class Fp16(Block):
     """Cast the inputs of forward to float16."""
     loss_scale: NonNegativeFloat = 0
     """A fixed factor on the loss, or 0 to adapt it as training runs."""
-    initial_scale_power: NonNegativeInt = 16
+    initial_scale_power: int = 16
     """The first dynamic loss scale, as a power of two."""
     loss_scale_window: Annotated[PositiveInt, Unit("steps")] = 1000
     """The scale is raised after this many steps without overflow."""
