@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dstrain.core.facts import Mode
 from dstrain.core.finding import Hit, Severity
 from dstrain.dsconfig._problem import Kind, Path, Problem, problem, removed
+from dstrain.dsconfig.canonical import chosen_block
 from dstrain.dsconfig.document import Document
 from dstrain.dsconfig.removed import REMOVED
 
@@ -115,7 +116,7 @@ def _section(
 
     from dstrain.dsconfig import _check_values as values
 
-    section = _chosen(doc, path) or field.section
+    section = chosen_block(doc, path, field)
     if section is None:
         return
     if value is None:
@@ -135,18 +136,6 @@ def _enabled(section: type[Block], value: Mapping[Any, Any]) -> bool:
 
     switch = fields_of(section).get("enabled")
     return True if switch is None else value.get("enabled", switch.default) not in (False, None, 0)
-
-
-def _chosen(doc: Document, path: Path) -> type[Block] | None:
-    """The block of `params`, by the type beside it."""
-    from dstrain.dsconfig.blocks.optimizers import optimizer_params
-    from dstrain.dsconfig.blocks.schedulers import scheduler_params
-
-    if path == ("optimizer", "params"):
-        return optimizer_params(doc.get("optimizer.type"))
-    if path == ("scheduler", "params"):
-        return scheduler_params(doc.get("scheduler.type"))
-    return None
 
 
 def _entries(

@@ -40,7 +40,7 @@ def explain_key(key: str) -> str:
     """
     if key in REMOVED:
         return f"{key}\n  Removed from DeepSpeed: 0.19.8 rejects a file that holds it.\n  Instead: {REMOVED[key]}."
-    if key in FORGOTTEN and info_of(key) is None:
+    if key in FORGOTTEN and info_of(key) is None and key not in by_last_name():
         return f"{key}\n  No key of DeepSpeed 0.19.8. Write '{FORGOTTEN[key]}':\n\n{explain_key(FORGOTTEN[key])}"
     info = info_of(key)
     if info is None and key in by_last_name():
@@ -51,9 +51,8 @@ def explain_key(key: str) -> str:
     if info is None:
         near = nearest(key, KEYS) or nearest(key.rpartition(".")[2], by_last_name())
         known = by_last_name().get(near or "", (near,) if near else ())
-        raise UsageError(
-            f"DeepSpeed 0.19.8 has no key '{key}'", fix=f"did you mean {', '.join(known)}?" if near else None
-        )
+        fix = f"did you mean {', '.join(known)}?" if near else None
+        raise UsageError(f"DeepSpeed 0.19.8 has no key '{key}'", fix=fix)
     return "\n".join(_lines(info))
 
 
@@ -71,7 +70,9 @@ def _lines(info: KeyInfo) -> Iterator[str]:
         yield f"  taken by: {', '.join(info.types)}"
     if info.also:
         yield f"  also written: {', '.join(info.also)}"
-    beside = "stops the run (DeepSpeed checks this section)" if info.strict else "is ignored in silence"
+    beside = "is ignored in silence"
+    if info.strict or info.block.arguments:
+        beside = "stops the run (DeepSpeed checks this section)" if info.strict else "stops the run (TypeError)"
     yield f"  a misspelt key beside it {beside}"
     if info.read_at:
         yield f"  read at: deepspeed/{info.read_at} (0.19.8)"
@@ -231,7 +232,11 @@ def diff_by_effect(left: Document, right: Document) -> list[Difference]:
 
 def _value(entry: Effective | None) -> Any:
     """A value to compare: true is not 1, but 1 is 1.0, and a pair is a list."""
+    from dstrain.dsconfig.blocks.optimizers import ANY_CASE
+
     if entry is None:
         return (ABSENT,)
     value = list(entry.value) if isinstance(entry.value, tuple) else entry.value
+    if entry.key == "optimizer.type" and isinstance(value, str) and value.lower() in ANY_CASE:
+        value = value.lower()
     return (isinstance(value, bool), value)

@@ -297,11 +297,12 @@ OPTIMIZERS: Mapping[str, type[OptimizerParams]] = {
 }
 """The block of `optimizer.params` by `optimizer.type`; the last three are torch's."""
 _TORCH_ONLY = frozenset({"SGD", "RMSprop", "Adafactor"})
-_ANY_CASE = {name.lower(): block for name, block in OPTIMIZERS.items() if name not in _TORCH_ONLY}
+ANY_CASE = {name.lower(): block for name, block in OPTIMIZERS.items() if name not in _TORCH_ONLY}
+"""DeepSpeed's own optimizers, which it finds in any case, by their name in lower case."""
 
 
 def optimizer_params(type_name: Any) -> type[OptimizerParams]:
     """The block of `optimizer.params` for an `optimizer.type`: DeepSpeed's names in any case, torch's exactly."""
     if not isinstance(type_name, str):
         return OptimizerParams
-    return _ANY_CASE.get(type_name.lower()) or OPTIMIZERS.get(type_name) or OptimizerParams
+    return ANY_CASE.get(type_name.lower()) or OPTIMIZERS.get(type_name) or OptimizerParams
