@@ -39,6 +39,7 @@ class Document:
         findings: what reading itself found (syntax, duplicate keys). `data` is {} when nothing could be read.
         text: the text that was read, for edits that keep comments; None for dicts.
         format: `json`, `hjson`, `yaml`, `dict`.
+        mended: the text with the mechanical mends of what reading found; None when there are none.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Document:
     findings: tuple[Finding, ...] = ()
     text: str | None = None
     format: str = "dict"
+    mended: str | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value at a dotted key as it was written, or `default` when any part of the way is missing."""
