@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import sysconfig
 import time
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from dstrain import Trainer, TrainerCallback, TrainingArguments, parse_args, set_seed
 from dstrain.core.errors import DataError, ModelError
 
 BYTE_VALUES = 256
@@ -226,6 +226,12 @@ def sample(model: ByteLM, prompt: bytes, count: int, *, length: int, temperature
     return bytes(written)
 
 
+def as_text(drawn: bytes) -> str:
+    """Bytes of a model for a terminal: what is no text, or would steer the terminal, becomes a replacement sign."""
+    text = drawn.decode(errors="replace")
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in text)
+
+
 def load_saved(folder: Path, own: ByteArguments) -> ByteLM:
     """The model as it was saved, whole on the CPU: also after ZeRO-3, where a rank's own copy is in pieces."""
     model = ByteLM(own.width, own.depth, own.heads)
@@ -238,6 +244,17 @@ def load_saved(folder: Path, own: ByteArguments) -> ByteLM:
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
+class Clock(TrainerCallback):
+    """Notes when each step ends, in seconds since this process began."""
+
+    def __init__(self) -> None:
+        self.began = psutil.Process().create_time()
+        self.ends: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        self.ends.append(time.time() - self.began)
+
+
 def bits_per_byte(history: Sequence[dict[str, Any]]) -> list[tuple[int, float]]:
     """(step, held-out bits per byte) of each evaluation in a trainer's log."""
     found = {int(entry["step"]): entry["eval_loss"] / math.log(2) for entry in history if "eval_loss" in entry}
@@ -247,10 +264,12 @@ def bits_per_byte(history: Sequence[dict[str, Any]]) -> list[tuple[int, float]]:
 def summary(evaluations: list[tuple[int, float]], ends: list[float], bytes_of_step: int, steps: int) -> Table:
     """The table at the end."""
     table = Table("", "", title="byte_lm", show_header=False, title_justify="left")
-    middle = min(evaluations, key=lambda pair: abs(pair[0] - steps / 2))
-    for name, (step, bits) in zip(
-        ("before", "middle", "after"), (evaluations[0], middle, evaluations[-1]), strict=True
-    ):
+    between = [pair for pair in evaluations if 0 < pair[0] < steps]
+    shown = {"before": evaluations[0]} if evaluations[0][0] == 0 else {}
+    if between:
+        shown["middle"] = min(between, key=lambda pair: abs(pair[0] - steps / 2))
+    shown["after"] = evaluations[-1]
+    for name, (step, bits) in shown.items():
         table.add_row(f"held-out bits/byte, {name}", f"{bits:.3f}  (step {step})")
     table.add_row("optimizer steps", f"{steps}  ({len(ends)} in this process)")
     if ends:
@@ -266,27 +285,14 @@ def show_results(folder: Path, own: ByteArguments, table: Table, seed: int) -> N
     console = Console(highlight=False)
     if own.sample_bytes:
         model, prompt = load_saved(folder, own), own.prompt.encode()
-        text = sample(
-            model, prompt, own.sample_bytes, length=own.length, temperature=own.temperature, seed=seed
-        ).decode(errors="replace")
+        drawn = sample(model, prompt, own.sample_bytes, length=own.length, temperature=own.temperature, seed=seed)
         console.print(f"sample at temperature {own.temperature:g}:", style="bold")
-        console.print(text, markup=False)
+        console.print(as_text(drawn), markup=False)
     console.print(table)
 
 
 def main() -> None:
     """Flags to table."""
-    from dstrain import Trainer, TrainerCallback, TrainingArguments, parse_args, set_seed
-
-    class Clock(TrainerCallback):
-        """Notes when each step ends, in seconds since this process began."""
-
-        def __init__(self) -> None:
-            self.ends: list[float] = []
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            self.ends.append(time.time() - psutil.Process().create_time())
-
     args, own = parse_args(TrainingArguments, ByteArguments)
     set_seed(args.seed)
     text, held_out = read_corpus(own.data)
@@ -304,10 +310,8 @@ def main() -> None:
         trainer.evaluate()
     trainer.save_model()
     if trainer.is_world_process_zero():
-        rows = (
-            args.per_device_train_batch_size * args.gradient_accumulation_steps * int(os.environ.get("WORLD_SIZE", 1))
-        )
-        table = summary(bits_per_byte(trainer.state.log_history), clock.ends, rows * own.length, steps)
+        bytes_of_step = trainer.plan.batch.global_rows * own.length
+        table = summary(bits_per_byte(trainer.state.log_history), clock.ends, bytes_of_step, steps)
         table.add_row("folder of the run", args.output_dir)
         show_results(Path(args.output_dir), own, table, args.seed)
 

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from rich.console import Console
+from rich.table import Table
 from safetensors.torch import save_file
 
 from dstrain.core.errors import DataError, ModelError
@@ -138,6 +139,13 @@ def test_a_saved_model_is_read_back_with_the_tied_weight_stored_once(demo: Modul
         demo.load_saved(tmp_path, own)
 
 
+def text_of(table: Table) -> str:
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
 def test_the_table_shows_before_middle_after_and_the_rate(demo: ModuleType) -> None:
     history = [
         {"step": 0, "eval_loss": 8 * math.log(2)},
@@ -148,15 +156,14 @@ def test_the_table_shows_before_middle_after_and_the_rate(demo: ModuleType) -> N
     ]
     evaluations = demo.bits_per_byte(history)
     assert [(step, round(bits, 6)) for step, bits in evaluations] == [(0, 8), (50, 4), (90, 3.5), (100, 3)]
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(demo.summary(evaluations, [5.0, 6.0, 7.0], 1000, 100))
-    shown = console.export_text()
-    for expected in (
-        "8.000  (step 0)",
-        "4.000  (step 50)",
-        "3.000  (step 100)",
-        "100  (3 in this process)",
-        "5.0",
-        "1,000",
-    ):
+    shown = text_of(demo.summary(evaluations, [5.0, 6.0, 7.0], 1000, 100))
+    evaluated = ("8.000  (step 0)", "4.000  (step 50)", "3.000  (step 100)")
+    for expected in (*evaluated, "100  (3 in this process)", "5.0", "1,000"):
         assert expected in shown
+    only = text_of(demo.summary(evaluations[-1:], [], 1000, 100))
+    assert "after" in only
+    assert not {"before", "middle", "tokens"} & set(only.replace(",", " ").split())
+
+
+def test_bytes_that_would_steer_a_terminal_are_not_shown(demo: ModuleType) -> None:
+    assert demo.as_text(b"a\x1b[2J\tb\n\xc3\xa9\xff\x00") == "a\ufffd[2J\tb\n\u00e9\ufffd\ufffd"
