@@ -8,7 +8,7 @@ from dstrain.core.facts import DataFacts, Mode, WorldFacts
 from dstrain.core.finding import Hit, Severity
 from dstrain.dsconfig.document import Document
 from dstrain.rules.registry import rule
-from dstrain.rules.view import drop, flag, hit, integer, is_auto, number, put, stage, zero_flag
+from dstrain.rules.view import drop, flag, hit, integer, is_auto, number, put, stage, unread, zero_flag
 
 TRAIN, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _SP, _DP = "sequence_parallel_size", "data_parallel_size"
@@ -88,7 +88,7 @@ def batch_missing(doc: Document, mode: Mode) -> Iterator[Hit]:
     It asserts so in `runtime/config.py:649`; accumulation steps alone are not enough. transformers fills these keys
     only where they are written as "auto", so a key that is left out stays out. dstrain fills them either way.
     """
-    if mode is Mode.DSTRAIN or not doc.data:
+    if mode is Mode.DSTRAIN or unread(doc):
         return
     if doc.get(TRAIN) is None and doc.get(MICRO) is None:
         value = '"auto"' if mode is Mode.TRANSFORMERS else "1"

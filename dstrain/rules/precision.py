@@ -8,7 +8,7 @@ from dstrain.core.facts import Mode
 from dstrain.core.finding import Hit, Severity
 from dstrain.dsconfig.document import Document
 from dstrain.rules.registry import rule
-from dstrain.rules.view import drop, enabled, flag, hit, is_auto, number, precision, precision_section, put
+from dstrain.rules.view import drop, enabled, flag, hit, is_auto, number, precision, precision_section, put, unread
 
 _B = {"train_micro_batch_size_per_gpu": 1}
 _ON = {"enabled": True}
@@ -136,7 +136,7 @@ def clipping_unset(doc: Document, mode: Mode) -> Iterator[Hit]:
     It used to be off, so an older configuration trains differently now. Under transformers `max_grad_norm` only
     replaces "auto": with the key left out the argument has no effect. dstrain always writes the key.
     """
-    if mode is Mode.DSTRAIN or not doc.data or doc.has("gradient_clipping"):
+    if mode is Mode.DSTRAIN or unread(doc) or doc.has("gradient_clipping"):
         return
     if mode is Mode.TRANSFORMERS:
         message = "gradient_clipping is left out: DeepSpeed clips at 1.0, whatever max_grad_norm says"

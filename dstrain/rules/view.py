@@ -166,6 +166,11 @@ def optional_integer(doc: Document, key: str, default: int) -> int | None:
     return integer(doc.get(key, default))
 
 
+def unread(doc: Document) -> bool:
+    """Whether nothing could be read: a file with a fault of syntax must not be told what it lacks."""
+    return not doc.data and bool(doc.findings)
+
+
 def put(doc: Document, key: str, value: Any) -> dict[str, Any]:
     """The patch operation that gives a key a value, whether it is written already or not."""
     return {"op": "replace" if doc.has(key) else "add", "path": pointer(key), "value": value}

@@ -8,7 +8,20 @@ from dstrain.core.facts import Mode, WorldFacts
 from dstrain.core.finding import Hit, Severity
 from dstrain.dsconfig.document import Document
 from dstrain.rules.registry import rule
-from dstrain.rules.view import ZERO, clipping, drop, flag, hit, integer, number, precision, put, stage, zero_flag
+from dstrain.rules.view import (
+    ZERO,
+    clipping,
+    drop,
+    flag,
+    hit,
+    integer,
+    number,
+    precision,
+    put,
+    stage,
+    unread,
+    zero_flag,
+)
 from dstrain.rules.view import offload_optimizer as optimizer_device
 
 _PLUS = ("zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
@@ -272,7 +285,7 @@ def zero_missing(doc: Document, mode: Mode) -> Iterator[Hit]:
 
     A boolean in its place (the oldest form) is accepted by DeepSpeed and breaks accelerate as well.
     """
-    if mode is not Mode.TRANSFORMERS or not doc.data:
+    if mode is not Mode.TRANSFORMERS or unread(doc):
         return
     if not doc.has(ZERO):
         yield hit(
