@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from dstrain.dsconfig.blocks.notes import Also, Required
-from dstrain.dsconfig.values import READ, ValueType, read, value_type
+from dstrain.dsconfig.values import READ, ValueType, read, show, value_type
 
 Note = TypeVar("Note")
 
@@ -68,6 +68,9 @@ class Block(BaseModel):
                 result[str(key)] = value
             elif not (isinstance(value, str) and value == "auto" and not takes_auto(field)):
                 reading = read(field.type, value)
+                if isinstance(value, bool) and reading.fit not in READ:
+                    # pydantic takes true for 1, which is never what was meant here.
+                    raise ValueError(f"{key} is {show(value)}, expected {field.type.text()}")
                 result[field.name] = reading.value if reading.fit in READ else value
         return result
 
