@@ -18,6 +18,8 @@ from dstrain.dsconfig.values import READ, read
 
 _SURE = 0.75
 """A name this like a known one was meant to be it: the feature is off."""
+_SLIP = 0.9
+"""A name this like one of its own section is a slip of the hand, even where another section has it exactly."""
 _NEAR_ELSEWHERE = 0.85
 _COMMENT_WORDS = frozenset({"comment", "comments", "note", "notes", "description", "help", "readme"})
 _MANY = 3
@@ -101,7 +103,7 @@ def _target(block: type[Block], path: Path) -> Path | None:
     if key in FORGOTTEN:
         return tuple(FORGOTTEN[key].split("."))
     known = by_last_name().get(path[-1])
-    if known is None or path[-1] in _names(block):
+    if known is None or nearest(path[-1], _names(block), cutoff=_SLIP) is not None:
         return None
     return _choose(known, path[:-1])
 
