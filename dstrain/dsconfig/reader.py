@@ -74,6 +74,15 @@ def read_text(text: str, name: str = "<text>") -> Document:
     return _read_text(text, name, [])
 
 
+def read_tree(text: str, *, yaml: bool) -> Node:
+    """The tree of a text with the spans of its values, for edits.
+
+    Raises:
+        Stop: it cannot be read.
+    """
+    return _root(text, ".yaml" if yaml else "", [])[0]
+
+
 def is_unreadable(document: Document) -> bool:
     """Whether nothing could be read, so that rules have nothing to say (exit code 2 of `dstrain config check`)."""
     return any(finding.id in READING and READING[finding.id].unreadable for finding in document.findings)
