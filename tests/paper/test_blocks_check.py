@@ -202,7 +202,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(NAMES, VALUES, max_size=6), st.sampled_from(list(Mode)))
 def test_no_content_raises(data: dict[Any, Any], mode: Mode) -> None:
     for problem in problems(Document("<dict>", data), mode):

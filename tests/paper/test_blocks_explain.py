@@ -149,7 +149,8 @@ def test_the_schema_has_every_key_with_help() -> None:
         node: dict[str, Any] = schema
         for part in key.split("."):
             if part == "<metric>":
-                (mapping,) = [option for option in node["anyOf"] if "additionalProperties" in option]
+                options = (node, *node.get("anyOf", ()))
+                (mapping,) = [option for option in options if "additionalProperties" in option]
                 node = _follow(schema, mapping["additionalProperties"])
             else:
                 node = _follow(schema, node["properties"][part])
