@@ -64,7 +64,7 @@ def wrong_section(path: Path, section: type[Block], value: Any) -> Problem:
                 break
     message = f"'{path[-1]}' is {_described(value)}, expected a section (a mapping of keys)"
     patch: Patch = replaced(path, meant) if meant else ()
-    fix = f"write {_json(meant)}" if meant else f"write a mapping: {_json({next(iter(names)): '…'})}"
+    fix = f"write {_json(meant)}" if meant else f"write a mapping: {_json({next(iter(names), 'key'): '…'})}"
     return problem(Kind.SECTION, Severity.ERROR, path, message, fix, patch)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dstrain.args.training import TrainingArguments
@@ -57,3 +58,33 @@ def hits(entry: Rule, example: Mapping[str, Any]) -> list[Hit]:
     """
     known = facts(example)
     return list(entry.function(**{name: known[name] for name in entry.needs}))
+
+
+def patched(data: Mapping[str, Any], operations: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Plain data after JSON Patch operations (RFC 6902: add, replace, remove, move), strictly; for dicts without text.
+
+    Raises:
+        KeyError: the place of an operation does not exist.
+    """
+    result: dict[str, Any] = copy.deepcopy(dict(data))
+    for operation in operations:
+        kind, path = operation["op"], operation["path"]
+        value = _node(result, operation["from"], take=True) if kind == "move" else operation.get("value")
+        if kind == "remove":
+            _node(result, path, take=True)
+        elif path == "":
+            result = copy.deepcopy(dict(value))
+        else:
+            if kind == "replace":
+                _node(result, path, take=False)
+            head, _, last = path.rpartition("/")
+            _node(result, head, take=False)[last.replace("~1", "/").replace("~0", "~")] = copy.deepcopy(value)
+    return result
+
+
+def _node(data: Any, path: str, *, take: bool) -> Any:
+    node, parent, last = data, None, ""
+    for part in path.split("/")[1:]:
+        last = part.replace("~1", "/").replace("~0", "~")
+        parent, node = node, node[last]
+    return parent.pop(last) if take and parent is not None else node

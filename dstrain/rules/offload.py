@@ -33,10 +33,9 @@ def param_stage(doc: Document) -> Iterator[Hit]:
     """
     at, device = stage(doc), offload_param(doc)
     if at in (0, 1, 2) and device in ("cpu", "nvme"):
-        key = offload_key(doc, "param")
-        section = key.removesuffix(".device")
+        section = offload_key(doc, "param").removesuffix(".device")
         yield hit(
-            key,
+            section,
             f'offload_param to "{device}" is ignored at ZeRO stage {at}; offload_param requires stage 3',
             '"stage": 3 to offload parameters, or leave offload_param out',
             drop(section),
@@ -58,12 +57,12 @@ def optimizer_stage(doc: Document) -> Iterator[Hit]:
     """
     device = optimizer_device(doc)
     if stage(doc) == 0 and device in ("cpu", "nvme"):
-        key = offload_key(doc, "optimizer")
+        section = offload_key(doc, "optimizer").removesuffix(".device")
         yield hit(
-            key,
+            section,
             f'offload_optimizer to "{device}" at ZeRO stage 0 offloads nothing; it requires stage 1, 2 or 3',
             '"stage": 1, or leave offload_optimizer out',
-            drop(key.removesuffix(".device")),
+            drop(section),
         )
 
 

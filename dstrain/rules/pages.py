@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dstrain.core.atomic import write_text
 from dstrain.core.errors import UsageError
 from dstrain.rules import RULES, Rule
 from dstrain.rules.examples import FACTS, configuration, hits
@@ -92,10 +91,11 @@ def pages() -> dict[str, str]:
 def write(folder: Path) -> list[Path]:
     """Write what is missing or has changed, remove pages of rules that are gone; returns the files touched."""
     wanted, touched = pages(), []
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in wanted.items():
         path = folder / name
         if not path.exists() or path.read_text() != text:
-            write_text(path, text)
+            path.write_text(text)
             touched.append(path)
     for path in folder.glob("DS*.md"):
         if path.name not in wanted:

@@ -40,7 +40,7 @@ RULES: dict[str, Rule] = {}
 def rule(
     id: str, severity: Severity, title: str, *, fires: Mapping[str, Any], quiet: Mapping[str, Any]
 ) -> Callable[[RuleFunction], RuleFunction]:
-    """Register a rule. Its parameters name the facts it needs: `doc`, `mode`, `world`, `host`, `model`, `data`, `args`."""
+    """Register a rule. Its parameters name its facts: `doc`, `mode`, `world`, `host`, `model`, `data`, `args`."""
 
     def register(function: RuleFunction) -> RuleFunction:
         if id in RULES:

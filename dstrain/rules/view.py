@@ -172,8 +172,16 @@ def unread(doc: Document) -> bool:
 
 
 def put(doc: Document, key: str, value: Any) -> dict[str, Any]:
-    """The patch operation that gives a key a value, whether it is written already or not."""
-    return {"op": "replace" if doc.has(key) else "add", "path": pointer(key), "value": value}
+    """The patch operation that gives a key a value, whether it is written already or not.
+
+    Sections that are missing on the way are added with it; a section that is no mapping (null) is replaced.
+    """
+    if doc.has(key):
+        return {"op": "replace", "path": pointer(key), "value": value}
+    parent, _, last = key.rpartition(".")
+    if parent and not isinstance(doc.get(parent), Mapping):
+        return put(doc, parent, {last: value})
+    return {"op": "add", "path": pointer(key), "value": value}
 
 
 def drop(key: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dstrain.core.facts import Mode, WorldFacts
 from dstrain.core.finding import Finding, Severity
 from dstrain.dsconfig.document import Document
 from dstrain.rules import RULES, lint, optimizers
-from dstrain.rules.examples import configuration
+from dstrain.rules.examples import configuration, patched
 
 pytestmark = pytest.mark.cpu
 
@@ -342,31 +342,8 @@ def mended(config: dict[str, Any]) -> dict[str, Any]:
         errors = [finding for finding in errors_of(config) if finding.patch]
         if not errors:
             break
-        config = _patched(config, errors[0].patch)
+        config = patched(config, errors[0].patch)
     return config
-
-
-def _patched(config: dict[str, Any], patch: Any) -> dict[str, Any]:
-    config = copy.deepcopy(config)
-    for operation in patch:
-        moved = _take(config, operation["from"]) if operation["op"] == "move" else operation.get("value")
-        if operation["op"] == "remove":
-            _take(config, operation["path"])
-            continue
-        *parents, last = operation["path"].split("/")[1:]
-        node = config
-        for part in parents:
-            node = node.setdefault(part, {})
-        node[last] = moved
-    return config
-
-
-def _take(config: dict[str, Any], path: str) -> Any:
-    *parents, last = path.split("/")[1:]
-    node = config
-    for part in parents:
-        node = node[part]
-    return node.pop(last)
 
 
 def test_the_oracle_is_the_real_deepspeed(oracle: Oracle) -> None:
