@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dstrain.core.finding import Severity
-from dstrain.dsconfig._problem import Kind, Path, Problem, json_pointer, moved, problem, removed, replaced
+from dstrain.dsconfig._problem import Kind, Path, Problem, json_pointer, moved, name_of, problem, removed, replaced
 from dstrain.dsconfig.blocks.base import Block, BlockField, fields_of
 from dstrain.dsconfig.blocks.notes import Dead, OnlyWith, Replaced, Stages
 from dstrain.dsconfig.document import Document
@@ -33,15 +33,15 @@ def check_deprecated(doc: Document, field: BlockField, path: Path, value: Any) -
         return None
     if not note.by:
         why = field.note(Dead)
-        message = f"'{path[-1]}' is deprecated" + (" and has no effect any more" if why else "")
+        message = f"'{name_of(path)}' is deprecated" + (" and has no effect any more" if why else "")
         fix = "delete it; write pin_memory inside offload_param or offload_optimizer" if why else _ALLGATHER_FIX
         return problem(Kind.DEPRECATED, Severity.WARNING, path, message, fix, removed(path) if why else ())
     new = (*path[:-1], note.by)
     if note.clashes and doc.get(".".join(new)) is not None:
         effect = "DeepSpeed ignores the old one" if len(path) == 1 else "DeepSpeed stops with an AssertionError"
-        message = f"'{path[-1]}' (deprecated) and '{note.by}' are both there: {effect}"
+        message = f"'{name_of(path)}' (deprecated) and '{note.by}' are both there: {effect}"
         return problem(Kind.CLASH, Severity.ERROR, path, message, f"delete '{path[-1]}'", removed(path))
-    message = f"'{path[-1]}' is deprecated; its successor is '{note.by}'"
+    message = f"'{name_of(path)}' is deprecated; its successor is '{note.by}'"
     if note.value is None:
         patch = moved(doc, path, new)
         return problem(Kind.DEPRECATED, Severity.WARNING, path, message, f"rename it to '{note.by}'", patch)
@@ -70,7 +70,7 @@ def two_spellings(field: BlockField, path: Path, mapping: Mapping[Any, Any]) -> 
     """Both names of one field: DeepSpeed takes either, and rejects both."""
     if path[-1] == field.name or field.name not in mapping:
         return None
-    message = f"'{path[-1]}' and '{field.name}' are two names of one key: DeepSpeed rejects the file"
+    message = f"'{name_of(path)}' and '{field.name}' are two names of one key: DeepSpeed rejects the file"
     return problem(Kind.CLASH, Severity.ERROR, path, message, f"delete '{path[-1]}'", removed(path))
 
 
@@ -79,7 +79,7 @@ def check_effect(
 ) -> Iterator[Problem]:
     """Advice on a key that has no effect; a warning where it asks for a feature that then is missing."""
     if field.note(Dead) is not None and field.note(Replaced) is None:
-        message = f"'{path[-1]}' has no effect: DeepSpeed 0.19.8 reads it and never uses it"
+        message = f"'{name_of(path)}' has no effect: DeepSpeed 0.19.8 reads it and never uses it"
         yield problem(Kind.DEAD, Severity.ADVICE, path, message, "delete it", removed(path))
     stages = field.note(Stages)
     if stages is not None and not stages.raises and stage is not None and stage not in stages.stages:
@@ -101,7 +101,7 @@ def _wrong_stage(field: BlockField, path: Path, value: Any, stages: Stages, stag
     if not stages.feature and stages.stages == (1, 2, 3):
         return None  # without ZeRO every key of the section is idle; one finding for each would say nothing
     at = " and ".join(str(number) for number in stages.stages) if len(stages.stages) < 3 else "1, 2 and 3"
-    message = f"'{path[-1]}' has no effect at ZeRO stage {stage}: it acts at stage {at}"
+    message = f"'{name_of(path)}' has no effect at ZeRO stage {stage}: it acts at stage {at}"
     severity = Severity.WARNING if stages.feature else Severity.ADVICE
     fix = f"delete it, or set zero_optimization.stage to {stages.stages[0]}"
     return problem(Kind.STAGE, severity, path, message, fix)
@@ -122,5 +122,5 @@ def _condition(block: type[Block], path: Path, mapping: Mapping[Any, Any], note:
     if reading.fit not in READ or reading.value in note.values:
         return None
     words = " or ".join(show(value) for value in note.values)
-    message = f"'{path[-1]}' has no effect while '{note.sibling}' is {show(reading.value)}: it acts with {words}"
+    message = f"'{name_of(path)}' has no effect while '{note.sibling}' is {show(reading.value)}: it acts with {words}"
     return problem(Kind.CONDITION, Severity.ADVICE, path, message, f"delete it, or set '{note.sibling}' to {words}")

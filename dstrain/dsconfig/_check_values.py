@@ -8,7 +8,7 @@ from typing import Any
 
 from dstrain.core.facts import Mode
 from dstrain.core.finding import Severity
-from dstrain.dsconfig._problem import Kind, Patch, Path, Problem, problem, removed, replaced
+from dstrain.dsconfig._problem import Kind, Patch, Path, Problem, name_of, problem, removed, replaced
 from dstrain.dsconfig.blocks.base import Block, BlockField, fields_of, takes_auto
 from dstrain.dsconfig.blocks.notes import Filled, OffWhenAuto
 from dstrain.dsconfig.values import READ, Fit, ValueType, read, show
@@ -62,7 +62,7 @@ def wrong_section(path: Path, section: type[Block], value: Any) -> Problem:
             if reading is not None and reading.fit in READ and not isinstance(value, bool):
                 meant = {name: reading.value}
                 break
-    message = f"'{path[-1]}' is {_described(value)}, expected a section (a mapping of keys)"
+    message = f"'{name_of(path)}' is {_described(value)}, expected a section (a mapping of keys)"
     patch: Patch = replaced(path, meant) if meant else ()
     fix = f"write {_json(meant)}" if meant else f"write a mapping: {_json({next(iter(names), 'key'): '…'})}"
     return problem(Kind.SECTION, Severity.ERROR, path, message, fix, patch)
@@ -70,7 +70,7 @@ def wrong_section(path: Path, section: type[Block], value: Any) -> Problem:
 
 def null_section(path: Path, mode: Mode) -> Problem:
     """A section that is null where DeepSpeed fails on it."""
-    message = f"'{path[-1]}' is null, and DeepSpeed 0.19.8 fails on that with a TypeError or AttributeError"
+    message = f"'{name_of(path)}' is null, and DeepSpeed 0.19.8 fails on that with a TypeError or AttributeError"
     return problem(Kind.NULL, _unless_ours(mode), path, message, "delete the key", removed(path))
 
 
@@ -83,9 +83,9 @@ def _null(block: type[Block], field: BlockField, path: Path, context: Context) -
     if not block.strict and field.type.kinds == ("bool",):
         if not field.default:
             return None
-        message = f"'{path[-1]}' is null: DeepSpeed takes that as false, while its default is true"
+        message = f"'{name_of(path)}' is null: DeepSpeed takes that as false, while its default is true"
         return problem(Kind.NULL, Severity.WARNING, path, message, "write true or false", removed(path))
-    message = f"'{path[-1]}' is null, expected {field.type.text()}"
+    message = f"'{name_of(path)}' is null, expected {field.type.text()}"
     if field.required:
         return problem(Kind.NULL, Severity.ERROR, path, message, "write a value: there is no default")
     fix = f"delete the key: the default is {show(field.default)}"
@@ -95,11 +95,11 @@ def _null(block: type[Block], field: BlockField, path: Path, context: Context) -
 def _wrong(field: BlockField, path: Path, value: Any, fit: Fit, context: Context) -> Problem:
     expected = field.type.text()
     if fit is Fit.TYPE:
-        message = f"'{path[-1]}' is {_described(value)}, expected {expected}"
+        message = f"'{name_of(path)}' is {_described(value)}, expected {expected}"
         severity = Severity.WARNING if _is_soft(path) else Severity.ERROR
         return problem(Kind.TYPE, severity, path, message, f"write {_example(field)}")
     severity = Severity.ERROR if context.enabled and not _is_soft(path) else Severity.WARNING
-    message = f"'{path[-1]}' is {show(value)}, expected {expected}"
+    message = f"'{name_of(path)}' is {show(value)}, expected {expected}"
     fix = f"write {_example(field)}"
     patch: Patch = ()
     if path == ("gradient_clipping",):
@@ -118,7 +118,7 @@ def _word(path: Path, value: Any, meant: bool) -> Problem:
     bitwise = path[-1] in _BITWISE
     effect = "DeepSpeed fails on it with a TypeError" if bitwise else "to DeepSpeed every text is true"
     severity = Severity.ERROR if bitwise or not meant else Severity.WARNING
-    message = f"'{path[-1]}' is the text {show(value)}, expected true or false; {effect}"
+    message = f"'{name_of(path)}' is the text {show(value)}, expected true or false; {effect}"
     return problem(Kind.TEXT, severity, path, message, f"write {show(meant)}", replaced(path, meant))
 
 
@@ -131,7 +131,7 @@ def _written(
         return None
     if context.mode is Mode.DSTRAIN and fit is Fit.NUMBER_AS_FLOAT:
         return None
-    message = f"'{path[-1]}' is {_described(value)}, meaning {show(meant)}; {effect}"
+    message = f"'{name_of(path)}' is {_described(value)}, meaning {show(meant)}; {effect}"
     severity = _unless_ours(context.mode, Severity.ADVICE)
     return problem(Kind.TEXT, severity, path, message, f"write {show(meant)}", replaced(path, meant))
 
@@ -170,10 +170,10 @@ def _auto(block: type[Block], field: BlockField, path: Path, context: Context) -
         context.mode.value, "transformers does not fill this key"
     )
     if not block.strict:
-        message = f"'{path[-1]}' is \"auto\": {who}, and DeepSpeed takes the text as the value"
+        message = f"'{name_of(path)}' is \"auto\": {who}, and DeepSpeed takes the text as the value"
         return problem(Kind.AUTO, Severity.ERROR, path, message, f"write {_example(field)}, or delete the key")
     default = f"{show(field.default)}" if field.default is not None else "chosen by DeepSpeed"
-    message = f"'{path[-1]}' is \"auto\": {who}; DeepSpeed drops it, so that the value is the default, {default}"
+    message = f"'{name_of(path)}' is \"auto\": {who}; DeepSpeed drops it, so that the value is the default, {default}"
     severity = Severity.WARNING if context.mode is Mode.DEEPSPEED else Severity.ADVICE
     if field.note(OffWhenAuto) is not None:
         severity = Severity.ERROR

@@ -44,7 +44,12 @@ class Problem:
 
 def problem(kind: Kind, severity: Severity, path: Path, message: str, fix: str, patch: Patch = ()) -> Problem:
     """A `Problem` at a path."""
-    return Problem(kind, Hit(".".join(path), message, fix, patch, severity))
+    return Problem(kind, Hit(name_of(path), message, fix, patch, severity))
+
+
+def name_of(path: Path) -> str:
+    """A path as a person writes it: `zero_optimization.stage`."""
+    return ".".join(path)
 
 
 def json_pointer(path: Path) -> str:
