@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import sysconfig
 import time
 from collections.abc import Sequence
@@ -65,18 +66,27 @@ class ByteArguments:
 
 
 def _source_files(data: str | None) -> tuple[Path, list[Path]]:
-    """The root and its text files in a stable order."""
+    """The root and its text files in a stable order; nothing hidden, and of the library no tests."""
     root = Path(data) if data else Path(sysconfig.get_paths()["stdlib"])
     if root.is_file():
         return root.parent, [root]
     if not root.is_dir():
-        raise DataError("there is no such file or folder", where=f"--data {data}")
-    pattern = "*" if data else "*.py"
-    left_out = set() if data else _LEFT_OUT_FOLDERS
-    kept = [p for p in root.rglob(pattern) if p.is_file() and not left_out & set(p.relative_to(root).parts)]
-    if not kept:
-        raise DataError(f"no files ({pattern}) to train on in it", where=str(root), fix="--data FILE_OR_FOLDER")
-    return root, sorted(kept)
+        raise DataError("there is no such file or folder", where=f"--data {data}" if data else str(root))
+    left_out, suffix = (set(), "") if data else (_LEFT_OUT_FOLDERS, ".py")
+    found: list[Path] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in left_out and not name.startswith(".")]
+        found += [Path(folder, name) for name in names if name.endswith(suffix) and not name.startswith(".")]
+    if not found:
+        raise DataError("no files to train on in this folder", where=str(root), fix="--data FILE_OR_FOLDER")
+    return root, sorted(found)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from None
 
 
 def _is_held_out(name: str) -> bool:
@@ -85,20 +95,21 @@ def _is_held_out(name: str) -> bool:
 
 
 def read_corpus(data: str | None = None) -> tuple[bytes, bytes]:
-    """Training text and held-out text, split by file (a single file: its last tenth is held out).
+    """Training text and held-out text, split by file; too few files for that: the last tenth is held out.
 
     Raises:
         DataError: nothing to read at `data`.
     """
     root, paths = _source_files(data)
-    if len(paths) == 1:
-        text = paths[0].read_bytes()
-        cut = len(text) * 9 // 10
-        return text[:cut], text[cut:]
     parts: tuple[list[bytes], list[bytes]] = ([], [])
     for path in paths:
-        parts[_is_held_out(path.relative_to(root).as_posix())].append(path.read_bytes())
-    return b"\n".join(parts[0]), b"\n".join(parts[1])
+        parts[_is_held_out(path.relative_to(root).as_posix())].append(_read(path))
+    train, held_out = (b"\n".join(part) for part in parts)
+    if train and held_out:
+        return train, held_out
+    text = train or held_out
+    cut = len(text) * 9 // 10
+    return text[:cut], text[cut:]
 
 
 class Windows(Dataset[dict[str, Tensor]]):
@@ -155,7 +166,8 @@ class Block(nn.Module):
         q, k, v = heads.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(_rotate(q, angle_TK), _rotate(k, angle_TK), v, is_causal=True)
         x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(B, T, D))
-        return x_BTD + self.down(F.gelu(self.up(self.norm2(x_BTD))))
+        out_BTD: Tensor = x_BTD + self.down(F.gelu(self.up(self.norm2(x_BTD))))
+        return out_BTD
 
 
 class ByteLM(nn.Module):

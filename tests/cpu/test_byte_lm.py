@@ -66,10 +66,21 @@ def test_a_single_file_holds_out_its_end(demo: ModuleType, tmp_path: Path) -> No
     assert demo.read_corpus(str(path)) == (bytes(range(90)), bytes(range(90, 100)))
 
 
+def test_hidden_files_are_no_text_and_few_files_hold_out_an_end(demo: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "object").write_bytes(b"hidden")
+    (tmp_path / ".secret").write_bytes(b"hidden")
+    (tmp_path / "a.txt").write_bytes(bytes(range(100)))
+    assert demo.read_corpus(str(tmp_path)) == (bytes(range(90)), bytes(range(90, 100)))
+
+
 def test_data_that_is_not_there_or_too_short_is_one_clear_error(demo: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         demo.read_corpus(str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match="no files"):
+        demo.read_corpus(str(tmp_path))
+    (tmp_path / "dangling.txt").symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match=r"dangling\.txt: cannot be read: No such file"):
         demo.read_corpus(str(tmp_path))
     with pytest.raises(DataError, match="5 bytes has no row of 8"):
         demo.Windows(b"12345", 8)
