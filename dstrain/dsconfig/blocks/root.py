@@ -145,7 +145,7 @@ class DSConfig(Block):
     """Number formats of gradients, parameters and buffers."""
     zero_optimization: Annotated[ZeroOptimization, NOT_NULL] = Field(default_factory=ZeroOptimization)
     """ZeRO: split optimizer states, gradients and parameters over the ranks."""
-    allgather_size: Annotated[PositiveInt | None, ELEMENTS, Replaced("", clashes=False)] = None
+    allgather_size: Annotated[PositiveInt, ELEMENTS, Replaced("", clashes=False)] = 500_000_000
     """The old allgather_bucket_size; read only where zero_optimization is true or false."""
     zero_allow_untested_optimizer: bool = False
     """Let ZeRO run with an optimizer that DeepSpeed has not tested it with."""
