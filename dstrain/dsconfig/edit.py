@@ -8,7 +8,7 @@ values are always right, and comments are lost only where a text is too unusual 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dstrain.core.errors import UsageError
@@ -83,9 +83,14 @@ def _attempts(text: str, step: Step, yaml: bool) -> Iterator[list[Edit]]:
     parent = _follow(root, step.path[:-1]) if step.path else None
     if parent is None:
         return
-    block = parent.style == "block"
-    change: Callable[[str, Node, Node, Step], list[Edit] | None] = _edit_yaml.change if block else _edit_braces.change
-    edits = change(text, root, parent, step)
+    if parent.style == "block" and step.kind == "delete" and len(parent.children) == 1 and len(step.path) > 1:
+        # YAML has no empty block: the section becomes {} or [].
+        yield from _attempts(text, Step("set", step.path[:-1], parent.data().__class__()), yaml)
+        return
+    if parent.style == "block":
+        edits = _edit_yaml.change(text, parent, step)
+    else:
+        edits = _edit_braces.change(text, root, parent, step, yaml=yaml)
     if edits is not None:
         yield edits
 
