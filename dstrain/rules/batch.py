@@ -130,7 +130,7 @@ def batch_positive(doc: Document) -> Iterator[Hit]:
 def parallel_divides(doc: Document, world: WorldFacts) -> Iterator[Hit]:
     """Sequence, tensor and expert parallel sizes must divide the number of ranks.
 
-    For sequence parallelism DeepSpeed divides with `/` and does not check (`runtime/config.py:471`): 8 ranks by 3
+    For sequence parallelism DeepSpeed divides with `/` and does not check (`runtime/config.py:469`): 8 ranks by 3
     gives 2.67 data-parallel ranks and a fractional batch. Tensor and expert parallel groups fail when they are built.
     """
     for key in (_SP, "tensor_parallel.autotp_size", "expert_parallel.autoep_size"):
@@ -277,7 +277,7 @@ def accumulation_left_out(doc: Document, mode: Mode, world: WorldFacts) -> Itera
     quiet={TRAIN: 8, "$facts": {"data": {"train_rows": 10}}},
 )
 def rows_per_step(doc: Document, data: DataFacts, mode: Mode) -> Iterator[Hit]:
-    """DeepSpeed steps the optimizer after a full set of micro-batches only, across epochs (`runtime/engine.py:3541`).
+    """DeepSpeed steps the optimizer after a full set of micro-batches only, across epochs (`runtime/engine.py:3611`).
 
     With fewer rows than `train_batch_size`, the first step waits for the second epoch, and a run of one epoch never
     steps. The micro-batches left at the end of any epoch leak into the next one. dstrain closes the window at the

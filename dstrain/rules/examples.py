@@ -73,7 +73,7 @@ def patched(data: Mapping[str, Any], operations: Iterable[Mapping[str, Any]]) ->
         if kind == "remove":
             _node(result, path, take=True)
         elif path == "":
-            result = copy.deepcopy(dict(value))
+            result = copy.deepcopy(dict(value or {}))
         else:
             if kind == "replace":
                 _node(result, path, take=False)

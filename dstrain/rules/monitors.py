@@ -47,7 +47,7 @@ def breakdown(doc: Document) -> Iterator[Hit]:
     """`wall_clock_breakdown`, `memory_breakdown` and the flops profiler wait for the device at every step.
 
     The profiler switches `wall_clock_breakdown` on for the whole run, not only at `profile_step`
-    (`runtime/config.py:522`).
+    (`runtime/config.py:533`).
     """
     for key in ("wall_clock_breakdown", "memory_breakdown", "flops_profiler.enabled"):
         if flag(doc.get(key)) is True:

@@ -114,7 +114,7 @@ def nvme_stage(doc: Document) -> Iterator[Hit]:
 
 @rule(
     "DS305",
-    Severity.WARNING,
+    Severity.ERROR,
     "nvme_path cannot be used",
     fires={**_B, ZERO: {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/no/such/folder"}}},
     quiet={**_B, ZERO: {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp"}}},
@@ -122,8 +122,9 @@ def nvme_stage(doc: Document) -> Iterator[Hit]:
 def nvme_folder(doc: Document, host: HostFacts) -> Iterator[Hit]:  # noqa: ARG001  (known = this machine trains)
     """The folder of `nvme_path` is looked up on this machine (only when the facts of this machine are given).
 
-    DeepSpeed makes missing folders (`zero/stage3.py:841`), on whatever disk holds their parent: a misspelt mount
-    point fills the system disk. A folder that cannot be written fails at the first swap.
+    DeepSpeed makes missing folders (`zero/stage3.py:841`) on whatever disk holds their parent: with a misspelt mount
+    point it fills the system disk. A folder that cannot be written fails at the first swap. A missing folder below
+    an existing one is no fault.
     """
     for section, device in ((_OPT, optimizer_device(doc)), (_PARAM, offload_param(doc))):
         path = doc.get(f"{section}.nvme_path")
@@ -148,9 +149,14 @@ def _folder_fault(path: str) -> tuple[str, Severity]:
     if not folder.is_absolute():
         return "is relative: each rank resolves it against its own working folder", Severity.WARNING
     parent = next((p for p in folder.parents if p.is_dir()), Path(os.sep))
+    if parent.parent == parent:
+        return (
+            f"does not exist; DeepSpeed would make it on the disk of {parent}, which is no NVMe mount",
+            Severity.ERROR,
+        )
     if not os.access(parent, os.W_OK):
         return f"does not exist, and cannot be made in {parent}", Severity.ERROR
-    return f"does not exist on this machine; DeepSpeed would make it in {parent}", Severity.WARNING
+    return "", Severity.WARNING
 
 
 @rule(

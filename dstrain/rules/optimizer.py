@@ -11,7 +11,7 @@ from dstrain.core.nearest import nearest
 from dstrain.dsconfig.document import Document
 from dstrain.rules.optimizers import DEEPSPEED, FOREIGN, REMOVED, TORCH, ZERO_TESTED, accepted, kind
 from dstrain.rules.registry import rule
-from dstrain.rules.view import ZERO, drop, hit, move, number, put, stage, zero_flag
+from dstrain.rules.view import ZERO, drop, hit, move, number, put, stage, unread, zero_flag
 from dstrain.rules.view import offload_optimizer as optimizer_device
 
 _B = {"train_micro_batch_size_per_gpu": 1}
@@ -97,7 +97,9 @@ def params(doc: Document) -> Iterator[Hit]:
         ends = "is dropped in silence" if kind(doc) == "muon" else "is a TypeError when DeepSpeed builds it"
         message = f'"{key}" is no parameter of {name} as this file builds it; it {ends}'
         if match and match not in section:
-            patch = () if "." in key else (move(full, f"optimizer.params.{match}"),)
+            # A scalar such as beta1 is no pair of betas, however near its name is.
+            movable = "." not in key and (match != "betas" or isinstance(section[key], list))
+            patch = (move(full, f"optimizer.params.{match}"),) if movable else ()
             yield Hit(full, f"{message}; did you mean '{match}'?", f"rename it to {match}", patch)
         else:
             fix = f"leave it out; known are {', '.join(sorted(known - {'max_grad_norm'}))}"
@@ -249,3 +251,21 @@ def offload_kind(doc: Document) -> Iterator[Hit]:
         return
     written = doc.get("optimizer.type")
     yield hit("optimizer.type", f"{written} has no CPU version for offload_optimizer", '"type": "AdamW"')
+
+
+@rule(
+    "DS518",
+    Severity.ADVICE,
+    "No optimizer in the file",
+    fires={**_B, ZERO: {"stage": 1}},
+    quiet=example("AdamW", {ZERO: {"stage": 1}}),
+)
+def none_given(doc: Document, mode: Mode) -> Iterator[Hit]:
+    """Without an `optimizer` section one has to be passed to `initialize`; DeepSpeed does not insist.
+
+    With none at all, stage 3 turns into an inference engine, stage 1 and 2 fail when the engine is built, and stage 0
+    at the first backward; a scheduler section is ignored.
+    """
+    if mode is Mode.DEEPSPEED and not unread(doc) and not doc.has("optimizer"):
+        fix = "an optimizer section, or optimizer=... in deepspeed.initialize"
+        yield hit("optimizer", "there is no optimizer section; Python has to pass an optimizer", fix)

@@ -8,7 +8,7 @@ from dstrain.core.facts import Mode
 from dstrain.core.finding import Hit, Severity
 from dstrain.dsconfig.document import Document
 from dstrain.rules.registry import rule
-from dstrain.rules.view import ZERO, drop, flag, hit, integer, is_auto, put, stage
+from dstrain.rules.view import ZERO, drop, flag, hit, integer, is_auto, put, stage, zero_flag
 
 _B = {"train_micro_batch_size_per_gpu": 1}
 
@@ -116,7 +116,7 @@ def pipeline(doc: Document) -> Iterator[Hit]:
 @rule(
     "DS711",
     Severity.ERROR,
-    "Expert parallelism does not go with this at stage 3",
+    "Expert parallelism does not go with this",
     fires={
         **_B,
         "expert_parallel": {"enabled": True, "autoep_size": 1},
@@ -127,7 +127,8 @@ def pipeline(doc: Document) -> Iterator[Hit]:
 def expert_stage_3(doc: Document) -> Iterator[Hit]:
     """AutoEP at stage 3 refuses sequence parallelism, quantized gradients, hpZ and expert tensor parallelism.
 
-    `runtime/engine.py:2219`. `async_split_plan` and `combine_impl: "fused_weighted_sum"` do not go with tensor
+    `runtime/engine.py:2219`. Stage 2 needs `contiguous_gradients` and `reduce_scatter`
+    (`zero/stage_1_and_2.py:865`). `async_split_plan` and `combine_impl: "fused_weighted_sum"` do not go with tensor
     parallelism at any stage (`module_inject/auto_ep_config.py:133`).
     """
     if flag(doc.get("expert_parallel.enabled")) is not True:
@@ -152,7 +153,15 @@ def expert_stage_3(doc: Document) -> Iterator[Hit]:
                 "false",
                 put(doc, key, False),
             )
+    if stage(doc) == 2:
+        for name in ("contiguous_gradients", "reduce_scatter"):
+            if zero_flag(doc, name, True) is False:
+                message = f"expert_parallel at stage 2 needs {name}"
+                yield hit(f"{ZERO}.{name}", message, "true", put(doc, f"{ZERO}.{name}", True))
     tensor = integer(doc.get("tensor_parallel.autotp_size", 0)) or 0
+    if tensor > 1 and flag(doc.get("expert_parallel.async_split_plan")) is True:
+        key = "expert_parallel.async_split_plan"
+        yield hit(key, f"async_split_plan is refused with autotp_size {tensor}", "false", put(doc, key, False))
     if tensor > 1 and doc.get("expert_parallel.combine_impl") == "fused_weighted_sum":
         yield hit(
             "expert_parallel.combine_impl", f'"fused_weighted_sum" is refused with autotp_size {tensor}', '"auto"'

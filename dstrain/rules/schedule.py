@@ -99,7 +99,7 @@ def log_warmup(doc: Document, mode: Mode) -> Iterator[Hit]:
 def warmup_whole(doc: Document) -> Iterator[Hit]:
     """`warmup_num_steps` is 1000 when left out. With a `total_num_steps` not above it the peak is never reached.
 
-    DeepSpeed warns in the log and trains on (`runtime/lr_schedules.py:834`).
+    DeepSpeed warns in the log and trains on (`runtime/lr_schedules.py:826`).
     """
     if kind(doc) not in ("WarmupDecayLR", "WarmupCosineLR"):
         return

@@ -122,7 +122,7 @@ def legacy_stage_1(doc: Document) -> Iterator[Hit]:
 def elastic_stage_3(doc: Document) -> Iterator[Hit]:
     """At stage 3 `elastic_checkpoint: true` only warns, and saving works; loading raises NotImplementedError.
 
-    See `zero/config.py:410` and `zero/stage3.py:3622`. To resume on another number of ranks, convert the checkpoint
+    See `zero/config.py:403` and `zero/stage3.py:3622`. To resume on another number of ranks, convert the checkpoint
     to the universal format.
     """
     if stage(doc) == 3 and zero_flag(doc, "elastic_checkpoint", False):
