@@ -10,14 +10,22 @@ from dstrain.core.facts import Mode
 from dstrain.core.finding import Severity
 from dstrain.dsconfig._problem import Kind, Patch, Path, Problem, name_of, problem, removed, replaced
 from dstrain.dsconfig.blocks.base import Block, BlockField, fields_of, takes_auto
-from dstrain.dsconfig.blocks.notes import Filled, OffWhenAuto
+from dstrain.dsconfig.blocks.notes import Filled, NotInFiles, OffWhenAuto
 from dstrain.dsconfig.values import READ, Fit, ValueType, read, show
 
 _BATCH = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
 _SOFT = (("scheduler", "params", "warmup_type"), ("aio",))
 """Where DeepSpeed 0.19.8 goes on with a wrong value: an unknown warm-up is "log", aio counts only with NVMe."""
-_BITWISE = frozenset({"wall_clock_breakdown"})
-"""DeepSpeed 0.19.8 puts `|` between it and a bool: any text is a TypeError (runtime/config.py:668)."""
+_ONLY_WHEN_ON = (
+    ("fp16", "loss_scale_window"),
+    ("fp16", "min_loss_scale"),
+    ("expert_parallel",),
+    ("autotuning",),
+    ("data_efficiency",),
+)
+"""What DeepSpeed 0.19.8 validates (or uses at all) only while the section is enabled."""
+_REAL_BOOLS = frozenset({"wall_clock_breakdown", "flops_profiler.enabled", "checkpoint.parallel_write.pipeline_stage"})
+"""Plain booleans that DeepSpeed 0.19.8 fails on as text or null: it puts `|` between them, or compares with true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,10 @@ def check_value(block: type[Block], field: BlockField, path: Path, value: Any, c
         return None if field.type.nullable else _null(block, field, path, context)
     if isinstance(value, str) and value == "auto" and not takes_auto(field):
         return _auto(block, field, path, context)
+    wanted = field.note(NotInFiles)
+    if wanted is not None:
+        message = f"'{name_of(path)}' is {_described(value)}, but DeepSpeed takes {wanted.wants} only"
+        return problem(Kind.TYPE, Severity.ERROR, path, message, "delete it", removed(path))
     if isinstance(value, list) and context.autotuning and "list" not in field.type.kinds:
         return None  # a list is a search space there
     reading = read(field.type, value)
@@ -80,7 +92,7 @@ def _unless_ours(mode: Mode, otherwise: Severity = Severity.WARNING) -> Severity
 
 
 def _null(block: type[Block], field: BlockField, path: Path, context: Context) -> Problem | None:
-    if not block.strict and field.type.kinds == ("bool",):
+    if not block.strict and field.type.kinds == ("bool",) and name_of(path) not in _REAL_BOOLS:
         if not field.default:
             return None
         message = f"'{name_of(path)}' is null: DeepSpeed takes that as false, while its default is true"
@@ -96,9 +108,10 @@ def _wrong(field: BlockField, path: Path, value: Any, fit: Fit, context: Context
     expected = field.type.text()
     if fit is Fit.TYPE:
         message = f"'{name_of(path)}' is {_described(value)}, expected {expected}"
-        severity = Severity.WARNING if _is_soft(path) else Severity.ERROR
+        severity = Severity.WARNING if _below(path, _SOFT) else Severity.ERROR
         return problem(Kind.TYPE, severity, path, message, f"write {_example(field)}")
-    severity = Severity.ERROR if context.enabled and not _is_soft(path) else Severity.WARNING
+    off = not context.enabled and not field.type.not_empty and _below(path, _ONLY_WHEN_ON)
+    severity = Severity.WARNING if off or _below(path, _SOFT) else Severity.ERROR
     message = f"'{name_of(path)}' is {show(value)}, expected {expected}"
     fix = f"write {_example(field)}"
     patch: Patch = ()
@@ -109,15 +122,15 @@ def _wrong(field: BlockField, path: Path, value: Any, fit: Fit, context: Context
     return problem(Kind.RANGE, severity, path, message, fix, patch)
 
 
-def _is_soft(path: Path) -> bool:
-    return any(path[: len(prefix)] == prefix for prefix in _SOFT)
+def _below(path: Path, prefixes: tuple[Path, ...]) -> bool:
+    return any(path[: len(prefix)] == prefix for prefix in prefixes)
 
 
 def _word(path: Path, value: Any, meant: bool) -> Problem:
     """Text where a plain dictionary is asked for a truth value: every text but "" counts as true."""
-    bitwise = path[-1] in _BITWISE
-    effect = "DeepSpeed fails on it with a TypeError" if bitwise else "to DeepSpeed every text is true"
-    severity = Severity.ERROR if bitwise or not meant else Severity.WARNING
+    fails = name_of(path) in _REAL_BOOLS
+    effect = "DeepSpeed fails on it" if fails else "to DeepSpeed every text is true"
+    severity = Severity.ERROR if fails or not meant else Severity.WARNING
     message = f"'{name_of(path)}' is the text {show(value)}, expected true or false; {effect}"
     return problem(Kind.TEXT, severity, path, message, f"write {show(meant)}", replaced(path, meant))
 
@@ -146,7 +159,7 @@ def _effect(block: type[Block], field: BlockField, path: Path, value: Any, fit: 
         if not block.strict:
             return "DeepSpeed fails on text in place of a number with a TypeError"
         whole = "int" in field.type.kinds
-        return "DeepSpeed rejects the file" if whole and not _plain_integer(value) else ""
+        return "DeepSpeed rejects the file" if whole and (takes_auto(field) or not _plain_integer(value)) else ""
     if block.arguments and "int" in field.type.kinds:
         return "the schedule accepts integers only (ValueError)"
     if path[-1] in _BATCH:

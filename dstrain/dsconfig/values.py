@@ -37,6 +37,7 @@ class ValueType:
     below: float | None = None
     at_most: float | None = None
     any_case: bool = False
+    not_empty: bool = False
     item: ValueType | None = None
     section: type | None = None
     entries: type | None = None
@@ -60,6 +61,8 @@ class ValueType:
             return f"a list of {self.item.text()}" if self.item and self.item.kinds != ("any",) else "a list"
         if kind == "any":
             return "anything"
+        if kind == "str" and self.not_empty:
+            return "text that is not empty"
         bounds = self.range_text() if kind in ("int", "float") else ""
         return f"{_KIND_TEXT[kind]} {bounds}".strip()
 
@@ -170,6 +173,8 @@ def _union(left: ValueType, right: ValueType) -> ValueType:
 def _with_note(result: ValueType, note: Any) -> ValueType:
     if isinstance(note, AnyCase):
         return replace(result, any_case=True)
+    if getattr(note, "min_length", None):
+        return replace(result, not_empty=True)
     if isinstance(note, Required | NotNull):
         return replace(result, nullable=False)
     bounds = {"gt": "above", "ge": "at_least", "lt": "below", "le": "at_most"}
@@ -273,8 +278,10 @@ def _read_float(kind: ValueType, value: Any) -> Reading:
     return Reading(number, fit) if kind.in_range(number) else Reading(value, Fit.RANGE)
 
 
-def _read_str(_: ValueType, value: Any) -> Reading:
-    return Reading(value, Fit.EXACT if isinstance(value, str) else Fit.TYPE)
+def _read_str(kind: ValueType, value: Any) -> Reading:
+    if not isinstance(value, str):
+        return Reading(value, Fit.TYPE)
+    return Reading(value, Fit.RANGE if kind.not_empty and not value else Fit.EXACT)
 
 
 def _read_list(kind: ValueType, value: Any) -> Reading:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +14,14 @@ import deepspeed
 import pytest
 from deepspeed_reads import UNKNOWN, constant_keys, model_keys, read_keys
 
+from dstrain.core.facts import Mode
+from dstrain.core.finding import Severity
 from dstrain.dsconfig.blocks.base import Block, fields_of
 from dstrain.dsconfig.blocks.optimizers import OPTIMIZERS
 from dstrain.dsconfig.blocks.schedulers import SCHEDULERS
 from dstrain.dsconfig.catalogue import KEYS, REMOVED, KeyInfo, by_last_name
+from dstrain.dsconfig.check import problems
+from dstrain.dsconfig.document import Document
 from dstrain.dsconfig.removed import FORGOTTEN
 
 pytestmark = pytest.mark.cpu
@@ -192,3 +198,57 @@ def test_muon_takes_what_the_engine_copies() -> None:
     engine = importlib.import_module("deepspeed.runtime.engine").DeepSpeedEngine
     copied = {*engine._MUON_HALF_KEYS, *engine._ADAM_HALF_KEYS}
     assert copied <= set(fields_of(OPTIMIZERS["Muon"]))
+
+
+VALUES: tuple[Any, ...] = (None, True, False, "true", "x", "", 0, -1, 1.5, 2.0, "4", "5e8", [], ["a"], {"a": 1}, "auto")
+BETWEEN_KEYS = frozenset(
+    {
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "bf16.bf16_master_weights_and_grads",
+        "bf16.bf16_optimizer_states",
+        "bfloat16.bf16_master_weights_and_grads",
+        "bfloat16.bf16_optimizer_states",
+        "fp16.fp16_master_weights_and_grads",
+        "zero_optimization.compute_grad_norm",
+        "zero_optimization.offload_optimizer.ratio",
+        "aio.use_gds",
+        "data_efficiency.data_sampling.curriculum_learning.enabled",
+        "data_efficiency.data_sampling.dynamic_batching.enabled",
+    }
+)
+"""Keys that DeepSpeed rejects for what stands elsewhere (or for the device): the business of other rules."""
+
+
+def _alone(key: str, value: Any) -> dict[str, Any]:
+    """A configuration that holds one key, and what it takes to be read at all."""
+    data: dict[str, Any] = {} if key.startswith("train_") else {"train_micro_batch_size_per_gpu": 1}
+    *sections, name = key.replace("<metric>", "m").split(".")
+    node = data
+    for section in sections:
+        node = node.setdefault(section, {})
+    node[name] = value
+    if key.startswith(("optimizer.params.", "scheduler.params.")):
+        data[sections[0]]["type"] = "Adam" if sections[0] == "optimizer" else "WarmupLR"
+    return data
+
+
+def test_what_deepspeed_rejects_for_one_key_is_an_error_here() -> None:
+    config = importlib.import_module("deepspeed.runtime.config").DeepSpeedConfig
+    unseen, rejected = [], 0
+    logging.disable(logging.CRITICAL)
+    try:
+        for key in KEYS:
+            for value in VALUES if key not in BETWEEN_KEYS else ():
+                data = _alone(key, value)
+                try:
+                    config(copy.deepcopy(data))
+                except Exception as error:
+                    rejected += 1
+                    found = problems(Document("<dict>", data), Mode.DEEPSPEED)
+                    if not any(problem.hit.severity is Severity.ERROR for problem in found):
+                        unseen.append(f"{key} = {value!r}: {error}")
+    finally:
+        logging.disable(logging.NOTSET)
+    assert unseen == []
+    assert rejected > 1000

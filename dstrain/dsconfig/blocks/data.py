@@ -95,7 +95,7 @@ class DynamicBatching(Block):
     """How the learning rate follows the batch size."""
     min_batch_size: PositiveInt = 1
     """The smallest batch."""
-    max_batch_size: PositiveInt | None = None
+    max_batch_size: Annotated[PositiveInt | None, NOT_NULL] = None
     """The largest batch."""
     sequence_picking_order: Literal["random", "seqlen", "dataloader"] = "dataloader"
     """The order in which samples are taken."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+from annotated_types import MinLen
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from dstrain.dsconfig.blocks.base import Block, read_at
@@ -136,8 +137,8 @@ class Comet(_Monitor):
     """The key of an experiment, 32 to 50 letters and digits."""
     online: bool | None = None
     """False writes to disk instead of sending; unset means true."""
-    mode: Literal["get", "create", "get_or_create"] | None = None
-    """Whether to go on with an experiment or to start one."""
+    mode: str | None = None
+    """Whether to go on with an experiment or to start one: "get", "create" or "get_or_create"."""
 
 
 class ThroughputTimer(Block):
@@ -207,9 +208,9 @@ class Autotuning(Block):
     """Search."""
     fast: bool = True
     """Try micro batch sizes only, at each stage."""
-    results_dir: str = "autotuning_results"
+    results_dir: Annotated[str, MinLen(1)] = "autotuning_results"
     """Where results are written."""
-    exps_dir: str = "autotuning_exps"
+    exps_dir: Annotated[str, MinLen(1)] = "autotuning_exps"
     """Where the experiments are written."""
     overwrite: bool = True
     """Run experiments again that have results."""

@@ -72,6 +72,13 @@ class Dead:
 
 
 @dataclass(frozen=True, slots=True)
+class NotInFiles:
+    """DeepSpeed wants a Python object here: no value of a file will do."""
+
+    wants: str
+
+
+@dataclass(frozen=True, slots=True)
 class Filled:
     """Who replaces the value "auto": transformers (at these stages, None for all), and dstrain."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from dstrain.dsconfig.blocks.base import Block, read_at
-from dstrain.dsconfig.blocks.notes import BYTES, NOT_NULL, Also, Condition, Unit
+from dstrain.dsconfig.blocks.notes import BYTES, NOT_NULL, Also, Condition, NotInFiles, Unit
 
 _DEEPCOMPILE = Condition("deepcompile = true")
 
@@ -48,8 +48,8 @@ class TensorParallel(Block):
         kernel_inject=111,
     )
 
-    dtype: str = "torch.float16"
-    """The number format the model is cast to."""
+    dtype: Annotated[str, NotInFiles("a torch.dtype object")] = "torch.float16"
+    """The number format the model is cast to; only a program can set it, DeepSpeed takes no text here."""
     autotp_size: Annotated[NonNegativeInt, Unit("ranks")] = 0
     """Over how many ranks each layer is split; 0 is off."""
     tp_overlap_comm: bool = False
@@ -135,7 +135,7 @@ class Compile(Block):
     """Compile what is around the experts of AutoEP."""
     free_activation: Annotated[bool, _DEEPCOMPILE] = False
     """Free large activations early."""
-    free_activation_threshold: Annotated[NonNegativeInt, BYTES] = 10_485_760
+    free_activation_threshold: Annotated[int, BYTES] = 10_485_760
     """How large an activation must be for that."""
     offload_activation: Annotated[bool, _DEEPCOMPILE] = False
     """Move saved activations to host memory until backward."""

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from dstrain.dsconfig.blocks.base import Block, read_at
-from dstrain.dsconfig.blocks.notes import FILLED, Condition, OffWhenAuto, Stages, Unit
+from dstrain.dsconfig.blocks.notes import FILLED, NOT_NULL, Condition, OffWhenAuto, Stages, Unit
 
 AutocastDtype = Literal[
     "torch.float16",
@@ -98,9 +98,9 @@ class TorchAutocast(Block):
 
     enabled: bool = False
     """Run forward under `torch.autocast`."""
-    dtype: AutocastDtype | None = None
+    dtype: Annotated[AutocastDtype | None, NOT_NULL] = None
     """The low-precision format; write "bfloat16" or "float16"."""
-    lower_precision_safe_modules: list[str] | None = None
+    lower_precision_safe_modules: Annotated[list[str] | None, NOT_NULL] = None
     """Class paths of modules whose parameters may be reduced in the low precision."""
 
 

@@ -129,7 +129,7 @@ class ZenFlow(Block):
     """The share of gradient columns that is updated at once on the GPU."""
     select_strategy: Literal["auto", "step", "epoch"] = "auto"
     """What the interval of choosing the important columns counts."""
-    select_interval: Literal["auto"] | PositiveInt = "auto"
+    select_interval: Literal["auto"] | int = "auto"
     """How often the important columns are chosen again, in steps or epochs."""
     update_interval: Annotated[Literal["auto"] | PositiveInt, STEPS] = "auto"
     """How often the accumulated unimportant gradients are applied."""
@@ -139,11 +139,11 @@ class ZenFlow(Block):
     """Keep the states of the selected columns in host memory too."""
     auto_ratio: Fraction = 0.99
     """The threshold by which "auto" chooses update_interval."""
-    full_warm_up_rounds: Annotated[NonNegativeInt, STEPS] = 0
+    full_warm_up_rounds: Annotated[int, STEPS] = 0
     """How many first steps update everything."""
     pt_reserved_cores_perc: Fraction = 0.5
     """The share of CPU cores that is left to torch; the optimizer's workers take the rest."""
-    steps_per_epoch: Annotated[PositiveInt | None, STEPS] = None
+    steps_per_epoch: Annotated[int | None, STEPS] = None
     """Set by DeepSpeed while it runs; not for configuration files."""
 
 
@@ -275,7 +275,7 @@ class ZeroOptimization(Block):
     ] = False
     """Let `save_16bit_model()` collect the whole model; without it that call writes nothing at stage 3."""
     stage3_module_granularity_threshold: Annotated[
-        NonNegativeInt, Unit("elements per module"), STAGE_3, Also(("module_granularity_threshold",))
+        int, Unit("elements per module"), STAGE_3, Also(("module_granularity_threshold",))
     ] = 0
     """Modules with fewer parameters per descendant than this are fetched as one piece."""
     stage3_use_all_reduce_for_fetch_params: Annotated[bool, STAGE_3, Also(("use_all_reduce_for_fetch_params",))] = False
