@@ -14,10 +14,8 @@ from dstrain.core.errors import UsageError
 from dstrain.core.facts import Mode
 from dstrain.core.finding import Severity
 from dstrain.core.nearest import did_you_mean
-from dstrain.dsconfig import _yaml
 from dstrain.dsconfig._hjson import parse
 from dstrain.dsconfig._reading import collapsed, decode, duplicates, extension_findings, finding, from_fault, unreadable
-from dstrain.dsconfig._recover import recover
 from dstrain.dsconfig._tree import Fault, Lines, Node, Stop, apply_edits
 from dstrain.dsconfig.codes import READING
 from dstrain.dsconfig.document import Document
@@ -152,14 +150,16 @@ def _read_text(text: str, name: str, faults: list[Fault]) -> Document:
 
 def _root(text: str, suffix: str, faults: list[Fault]) -> tuple[Node, dict[str, list[int]], str]:
     if suffix in YAML_SUFFIXES:
-        return _yaml.compose(text, faults), {}, "yaml"
+        from dstrain.dsconfig._yaml import compose
+
+        return compose(text, faults), {}, "yaml"
     return _braces_or_yaml(text, suffix, faults)
 
 
 def _braces_or_yaml(text: str, suffix: str, faults: list[Fault]) -> tuple[Node, dict[str, list[int]], str]:
     try:
         tree = parse(text)
-        indented = _yaml.compose_quietly(text) if _reads_like_yaml(tree.root) else None
+        indented = _quiet_yaml(text) if _reads_like_yaml(tree.root) else None
         if indented is not None:
             return _as_yaml(indented, suffix, faults)
         if not tree.suspects:
@@ -170,9 +170,11 @@ def _braces_or_yaml(text: str, suffix: str, faults: list[Fault]) -> tuple[Node, 
             raise
         stop = first
     if stop is not None and not text.lstrip().startswith(("{", "[", "`")):
-        root = _yaml.compose_quietly(text)
+        root = _quiet_yaml(text)
         if root is not None:
             return _as_yaml(root, suffix, faults)
+    from dstrain.dsconfig._recover import recover
+
     try:
         root, found, extensions = recover(text)
     except Stop as second:
@@ -183,6 +185,12 @@ def _braces_or_yaml(text: str, suffix: str, faults: list[Fault]) -> tuple[Node, 
     if stop is not None and not found:
         faults.append(Fault("DS002", stop.at, stop.message))
     return root, extensions, "hjson" if extensions else "json"
+
+
+def _quiet_yaml(text: str) -> Node | None:
+    from dstrain.dsconfig._yaml import compose_quietly  # with PyYAML, which most checks never need
+
+    return compose_quietly(text)
 
 
 def _reads_like_yaml(root: Node) -> bool:
