@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from dstrain.core.errors import OpError, UsageError
+from dstrain.core.errors import OpError, PlanError, UsageError
+from dstrain.core.finding import has_errors
 from dstrain.core.units import bytes_text, duration_text
 from dstrain.ops import cache
 from dstrain.ops.build import build
@@ -176,6 +177,8 @@ def _wanted(args: argparse.Namespace, env: Environment) -> dict[str, str]:
         from dstrain.dsconfig.reader import read
 
         document = read(args.config)
+        if has_errors(document.findings):
+            raise PlanError(document.findings)
         causes = needed_ops(document, env.accelerator, args.world_size)
         if not causes:
             print(f"{args.config} needs no compiled op on {env.accelerator}", file=sys.stderr)

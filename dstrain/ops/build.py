@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from dstrain.core.errors import OpError
 from dstrain.ops import cache
 from dstrain.ops.catalogue import Op, get
 from dstrain.ops.diagnose import first_error
+from dstrain.ops.session import kill_session
 from dstrain.probe.op_cache import PORTABLE_NEEDS, Entry, Environment, environment, find, prebuilt_ops
 
 BYTES_PER_JOB = 2 * 2**30  # one cc1plus on a torch header took 1.5 to 2.1 GB
@@ -205,15 +205,8 @@ def compile_in_child(request: Request) -> None:
         try:
             code = child.wait()
         except BaseException:  # Ctrl-C here must also end ninja and the compilers: they are in the child's session
-            _kill_group(child)
+            kill_session(child.pid)
+            child.wait()
             raise
     if code != 0:
         raise first_error(request.op, request.log, code)
-
-
-def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        child.kill()
-    child.wait()

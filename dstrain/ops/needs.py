@@ -48,13 +48,17 @@ def _causes(document: Document, accelerator: str, world_size: int) -> Iterator[t
 
 
 def _stage(document: Document) -> int:
-    stage = document.get("zero_optimization.stage", 0)
-    return int(stage) if isinstance(stage, (int, float)) else 0
+    try:
+        return int(document.get("zero_optimization.stage", 0))  # DeepSpeed takes "3", 3.0 and true as well
+    except (TypeError, ValueError):
+        return 0
 
 
 def _optimizer(document: Document) -> Iterator[tuple[str, str]]:
     kind = str(document.get("optimizer.type", "")).lower()
     device = document.get("zero_optimization.offload_optimizer.device")
+    if document.get("zero_optimization.cpu_offload") is True:  # the old spelling, still read by 0.19.8
+        device = "cpu"
     if document.get("zero_optimization.zenflow"):
         yield "cpu_adam", "zero_optimization.zenflow"
     if document.get("optimizer.params.torch_adam") is True:

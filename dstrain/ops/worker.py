@@ -11,12 +11,16 @@ import signal
 import sys
 from types import FrameType
 
+from dstrain.ops.session import kill_session
+
 _PR_SET_PDEATHSIG = 1
 _SIMD = {"x86-64-v3": "-D__AVX256__", "armv8-a": "-D__NEON__"}
 
 
 def _end_session(_signal: int, _frame: FrameType | None) -> None:
-    os.killpg(0, signal.SIGKILL)
+    if os.getsid(0) == os.getpid():  # as `build.py` starts it; never the session of somebody's shell
+        kill_session(os.getpid())
+    os._exit(128 + signal.SIGTERM)
 
 
 def _die_with_parent() -> None:

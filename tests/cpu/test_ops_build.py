@@ -286,7 +286,7 @@ def test_a_real_library_goes_through(tmp_path: Path) -> None:
 def test_compilers_end_with_the_process_that_started_them(tmp_path: Path, how: signal.Signals) -> None:
     child = (
         "import subprocess, os, pathlib; from dstrain.ops.worker import _die_with_parent; _die_with_parent();"
-        f"s = subprocess.Popen(['sleep', '60']); file = pathlib.Path({str(tmp_path)!r}, 'pids');"
+        f"s = subprocess.Popen(['sleep', '60'], process_group=0); file = pathlib.Path({str(tmp_path)!r}, 'pids');"
         "file.write_text(f'{os.getpid()} {s.pid}'); s.wait()"
     )
     parent = (

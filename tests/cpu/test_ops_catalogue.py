@@ -64,6 +64,8 @@ ADAMW = {"type": "AdamW", "params": {"lr": 1e-3}}
             ["cpu_adam"],
         ),
         ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}, "cpu", ["cpu_adam"]),
+        ({"zero_optimization": {"stage": "2", "cpu_offload": True}}, "cpu", ["cpu_adam"]),
+        ({"zero_optimization": {"stage": "auto", "offload_optimizer": {"device": "cpu"}}}, "cpu", []),
         (
             {"optimizer": ADAMW, "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}}},
             "cpu",

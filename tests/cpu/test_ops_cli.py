@@ -88,6 +88,10 @@ def test_build_for_a_configuration(capsys: pytest.CaptureFixture[str], tmp_path:
     library = have("fused_adam")
     assert dstrain("build", "--for", str(config), "--json") == 0
     assert answer(capsys)["ops"] == [{"op": "fused_adam", "state": "ready", "library": str(library), "error": None}]
+    config.write_text('{"optimizer": {"type": "AdamW"')
+    with pytest.raises(DstrainError) as caught:
+        dstrain("build", "--for", str(config))
+    assert "ds_config.json:1" in str(caught.value)
     config.write_text("{}")
     assert dstrain("build", "--for", str(config)) == 0
     assert "needs no compiled op on cpu" in capsys.readouterr().err
