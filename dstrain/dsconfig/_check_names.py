@@ -22,6 +22,24 @@ _SLIP = 0.9
 """A name this like one of its own section is a slip of the hand, even where another section has it exactly."""
 _NEAR_ELSEWHERE = 0.85
 _COMMENT_WORDS = frozenset({"comment", "comments", "note", "notes", "description", "help", "readme"})
+_LONG = 8
+"""A shorter name is like too many others."""
+_LIKELY = frozenset(
+    {
+        "zero_optimization",
+        "optimizer",
+        "scheduler",
+        "bf16",
+        "fp16",
+        "torch_autocast",
+        "data_types",
+        "activation_checkpointing",
+        "tensor_parallel",
+        "checkpoint",
+        "aio",
+    }
+)
+_PLAIN_WORDS = frozenset({"betas", "eps", "momentum"})
 _MANY = 3
 """A name that stands in more sections than this (`enabled`, `type`) says nothing about where it belongs."""
 
@@ -31,24 +49,63 @@ def unknown(doc: Document, block: type[Block], path: Path, value: Any) -> Proble
     name = path[-1]
     if name.startswith(COMMENTS) or name.lower() in _COMMENT_WORDS:
         return _comment(block, path)
-    target = _target(block, path)
-    if target is not None:
-        sure = True
-    else:
-        near = nearest(name, _names(block), cutoff=_SURE)
-        sure = near is not None
-        near = near or (None if block.free else nearest(name, _names(block)))
-        elsewhere = None if sure or block.free else nearest(name, by_last_name(), cutoff=_NEAR_ELSEWHERE)
-        if elsewhere is not None:
-            target, sure = _choose(by_last_name()[elsewhere], path[:-1]), True
-        if target is None and near is not None:
-            target = (*path[:-1], near)
+    target, sure = _meant(block, path)
     if block.free and not sure:
         return None
+    if target is None and name in by_last_name():
+        return _one_of(block, path, by_last_name()[name])
     severity = Severity.ERROR if sure or block.strict or block.arguments else Severity.WARNING
     if target is not None and target[:-1] != path[:-1]:
-        return _misplaced(doc, block, path, target, value, severity)
+        return _misplaced(doc, block, path, target, value, severity, sure=sure)
     return _misspelt(doc, block, path, target, value, severity, sure=sure)
+
+
+def _meant(block: type[Block], path: Path) -> tuple[Path | None, bool]:
+    """The key that was meant, and whether that is beyond doubt."""
+    name, key = path[-1], ".".join(path)
+    if key in FORGOTTEN:
+        return tuple(FORGOTTEN[key].split(".")), True
+    near = nearest(name, _names(block), cutoff=_SLIP)
+    if near is None and name in by_last_name() and not block.free:
+        target = _choose(by_last_name()[name], path[:-1])
+        if target is not None:
+            return target, _is_telling(target, path)
+    near = near or nearest(name, _names(block), cutoff=_SURE)
+    if near is not None and is_slip(name, near):
+        return (*path[:-1], near), True
+    elsewhere = nearest(name, by_last_name(), cutoff=_NEAR_ELSEWHERE) if len(name) >= _LONG else None
+    if elsewhere is not None and not block.free and is_slip(name, elsewhere):
+        target = _choose(by_last_name()[elsewhere], path[:-1])
+        if target is not None:
+            return target, _is_telling(target, path)
+    near = near or nearest(name, _names(block))
+    return ((*path[:-1], near) if near else None), False
+
+
+def is_slip(name: str, known: str) -> bool:
+    """Whether a name is a known one mistyped, rather than a name of its own (`eval_batch_size`, `checkpoint_dir`).
+
+    Word by word: as many words, each like its counterpart; or the same letters with other dividers; or a known name cut
+    short after its second word.
+    """
+    left, right = _words(name), _words(known)
+    if nearest("".join(left), ["".join(right)], cutoff=_SLIP) is not None:
+        return True
+    if len(left) == len(right):
+        return all(nearest(a, [b]) is not None for a, b in zip(left, right, strict=True))
+    return 2 <= len(left) < len(right) and left == right[: len(left)]
+
+
+def _words(name: str) -> list[str]:
+    return name.lower().replace("-", "_").replace(" ", "_").split("_")
+
+
+def _is_telling(target: Path, path: Path) -> bool:
+    """Whether a name says where it belongs: `seed` at the top level may be anybody's, `offload_optimizer` may not."""
+    info = KEYS.get(".".join(target))
+    if len(target) == 1 or len(path) > 1 or (info is not None and info.field.section is not None):
+        return True
+    return target[0] in _LIKELY and ("_" in target[-1] or target[-1] in _PLAIN_WORDS)
 
 
 def _comment(block: type[Block], path: Path) -> Problem:
@@ -80,12 +137,24 @@ def _misspelt(
     return problem(Kind.UNKNOWN, severity, path, message, fix, patch)
 
 
-def _misplaced(doc: Document, block: type[Block], path: Path, target: Path, value: Any, severity: Severity) -> Problem:
+def _one_of(block: type[Block], path: Path, known: tuple[str, ...]) -> Problem:
+    """A name that stands in several other sections."""
+    telling = any(_is_telling(tuple(key.split(".")), path) for key in known)
+    severity = Severity.ERROR if telling or block.strict or block.arguments else Severity.WARNING
+    where = f"'{'.'.join(path[:-1])}'" if path[:-1] else "the top level"
+    message = f"'{path[-1]}' is no key of {where}: {_effect(block)}"
+    shown = ", ".join(known[:_MANY]) + (", …" if len(known) > _MANY else "")
+    return problem(Kind.MISPLACED, severity, path, message, f"delete it, or write one of {shown}")
+
+
+def _misplaced(
+    doc: Document, block: type[Block], path: Path, target: Path, value: Any, severity: Severity, *, sure: bool
+) -> Problem:
     where = f"'{'.'.join(path[:-1])}'" if path[:-1] else "the top level"
     message = f"'{path[-1]}' is no key of {where}: {_effect(block)}"
     key = ".".join(target)
-    if "<" in key:
-        return problem(Kind.MISPLACED, severity, path, message, f"it belongs under '{'.'.join(target[:-1])}'")
+    if not sure:
+        return problem(Kind.MISPLACED, severity, path, message, f"delete it, or write '{key}' if you mean that")
     patch = moved(doc, path, target) if _fits(target, value) else ()
     if path[-1] == target[-1]:
         place = f"under '{'.'.join(target[:-1])}'" if target[:-1] else "at the top level"
@@ -97,21 +166,10 @@ def _misplaced(doc: Document, block: type[Block], path: Path, target: Path, valu
     return problem(Kind.MISPLACED, severity, path, message, fix, patch)
 
 
-def _target(block: type[Block], path: Path) -> Path | None:
-    """Where a key belongs whose name is known, but not here."""
-    key = ".".join(path)
-    if key in FORGOTTEN:
-        return tuple(FORGOTTEN[key].split("."))
-    known = by_last_name().get(path[-1])
-    if known is None or nearest(path[-1], _names(block), cutoff=_SLIP) is not None:
-        return None
-    return _choose(known, path[:-1])
-
-
 def _choose(known: tuple[str, ...], parent: Path) -> Path | None:
     """The likeliest of several sections: one inside this one, one around it, the top level, the only one."""
     candidates = [tuple(key.split(".")) for key in known]
-    candidates = [candidate for candidate in candidates if candidate[:-1] != parent]
+    candidates = [c for c in candidates if c[:-1] != parent and not any(part.startswith("<") for part in c)]
     around = [c for c in candidates if c[:-1] == parent[: len(c) - 1]]
     inside = [c for c in candidates if c[: len(parent)] == parent and len(c) == len(parent) + 2]
     if parent and inside:

@@ -67,6 +67,7 @@ FORGOTTEN: Final[Mapping[str, str]] = {
     "optimizer.params.beta1": "optimizer.params.betas",
     "optimizer.params.beta2": "optimizer.params.betas",
     "pipeline_parallel": "pipeline",
+    "pipeline_stages": "pipeline.stages",
     "tp_size": "tensor_parallel.autotp_size",
     "tensor_parallel_size": "tensor_parallel.autotp_size",
     "tensor_parallel.tp_size": "tensor_parallel.autotp_size",
