@@ -273,8 +273,8 @@ def accumulation_left_out(doc: Document, mode: Mode, world: WorldFacts) -> Itera
     "DS209",
     Severity.WARNING,
     "Fewer rows than one optimizer step needs",
-    fires={TRAIN: 64, "$facts": {"data": {"train_rows": 10}}},
-    quiet={TRAIN: 8, "$facts": {"data": {"train_rows": 10}}},
+    fires={TRAIN: 64, "$facts": {"train_rows": 10}},
+    quiet={TRAIN: 8, "$facts": {"train_rows": 10}},
 )
 def rows_per_step(doc: Document, data: DataFacts, mode: Mode) -> Iterator[Hit]:
     """DeepSpeed steps the optimizer after a full set of micro-batches only, across epochs (`runtime/engine.py:3611`).

@@ -23,13 +23,15 @@ def configuration(example: Mapping[str, Any]) -> dict[str, Any]:
 def facts(example: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of an example. Unless it says otherwise: mode `deepspeed`, one rank, a CPU, a small model.
 
-    `$facts` may hold `mode`, `world_size`, `local_world_size`, and under `host`, `model`, `data` the fields of those
-    facts; any other name (`args`) is passed on as it is.
+    `$facts` may hold `mode`, `world_size`, `local_world_size`, fields of `DataFacts`, under `host` and `model` those
+    of these facts, and under `args` the arguments that were given.
     """
     given = dict(example.get(FACTS, {}))
     mode = Mode(given.pop("mode", Mode.DEEPSPEED))
     world_size = int(given.pop("world_size", 1))
     local = int(given.pop("local_world_size", world_size))
+    rows = {name: given.pop(name) for name in ("train_rows", "eval_rows", "train_is_stream") if name in given}
+    given.pop("no_file", None)
     host = dict(given.pop("host", {}))
     for name in ("ready_ops", "device_names"):
         if name in host:
@@ -45,7 +47,7 @@ def facts(example: Mapping[str, Any]) -> dict[str, Any]:
         "world": WorldFacts(world_size=world_size, local_world_size=local),
         "host": HostFacts(**host),
         "model": ModelFacts(**model),
-        "data": DataFacts(**dict(given.pop("data", {}))),
+        "data": DataFacts(**rows),
         **given,
     }
 

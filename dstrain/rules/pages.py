@@ -5,12 +5,18 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dstrain.core.errors import UsageError
-from dstrain.rules import RULES, Rule
+from dstrain.dsconfig.codes import READING, Code
+from dstrain.rules import (
+    RULES,
+    Rule,
+    run,  # noqa: F401  (registers DS9xx, which only a run with arguments needs)
+)
 from dstrain.rules.examples import FACTS, configuration, hits
 
 _MEANING = {
@@ -70,12 +76,26 @@ def page(entry: Rule) -> str:
 """
 
 
+def reading_page(code: Code) -> str:
+    """The page of a fault that reading finds: it is about the text, so there is no example as data."""
+    severity = code.severity.value
+    end = "\nNothing else is checked: the file could not be read.\n" if code.unreadable else ""
+    return f"""{_GENERATED}
+# {code.id}: {code.title}
+
+**{severity}**: {_MEANING[severity]}.
+
+{textwrap.fill(code.help, 116)}
+{end}"""
+
+
 def index() -> str:
     """The list of all rules as Markdown, by family."""
     lines = [_GENERATED, "# Rules", "", "What `dstrain config check` looks for.", ""]
     lines += [f"- **{severity}**: {meaning}" for severity, meaning in _MEANING.items()]
     family = ""
-    for entry in sorted(RULES.values(), key=lambda rule: rule.id):
+    entries: list[Rule | Code] = [*RULES.values(), *READING.values()]
+    for entry in sorted(entries, key=lambda rule: rule.id):
         if entry.id[:3] != family:
             family = entry.id[:3]
             lines += ["", f"## {_FAMILIES.get(family, family)}", "", "| rule | severity | title |", "|---|---|---|"]
@@ -85,7 +105,8 @@ def index() -> str:
 
 def pages() -> dict[str, str]:
     """Every file of the folder by its name."""
-    return {f"{entry.id}.md": page(entry) for entry in RULES.values()} | {"README.md": index()}
+    rules = {f"{entry.id}.md": page(entry) for entry in RULES.values()}
+    return rules | {f"{code.id}.md": reading_page(code) for code in READING.values()} | {"README.md": index()}
 
 
 def write(folder: Path) -> list[Path]:
