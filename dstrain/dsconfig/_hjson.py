@@ -80,7 +80,9 @@ def _without_braces(text: str, at: int, comments: list[int]) -> tuple[_Parser, N
             end_of_all = skip(text, end)
         except Stop:
             raise stop from None
-        if end_of_all != len(text):
+        # A text such as `name = {"a": 1}` is a configuration with something before it, not a single value.
+        meant = root.style == "plain" and any(mark in root.value for mark in "{:=")
+        if end_of_all != len(text) or meant:
             raise stop from None
         return parser, root, end
 

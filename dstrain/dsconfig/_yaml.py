@@ -21,6 +21,7 @@ _MAX_NODES = 200_000
 """Values after all aliases are followed: an alias of aliases of aliases can name billions of them in ten lines."""
 
 _YAML11_WORDS = re.compile(r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF")
+_NAME = re.compile(r"[\w.-]+")
 _TAG = "tag:yaml.org,2002:"
 _DEEP = re.compile(r"maximum nesting|nesting level|depth", re.IGNORECASE)
 
@@ -63,6 +64,7 @@ def compose_quietly(text: str) -> Node | None:
     except Stop:
         return None
     wanted = root.kind == "object" and root.style == "block" and bool(root.children)
+    wanted = wanted and all(_NAME.fullmatch(child.key or "") for child in root.children)
     return root if wanted and not any(fault.id == "DS002" for fault in faults) else None
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-import dataclasses
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +97,12 @@ def for_mode(document: Document, mode: Mode) -> Document:
         message = f"{mode.value} reads JSON, not YAML"
         findings.append(finding(document.name, "DS014", message, (1, 1), "write the file as JSON"))
     if mode is Mode.TRANSFORMERS:
-        findings = [
-            dataclasses.replace(f, severity=Severity.ERROR) if f.id in ("DS010", "DS013") else f for f in findings
-        ]
         if document.format == "hjson" and not any(f.id == "DS010" for f in findings):
             message = "transformers reads strict JSON, and this file is HJSON"
             findings.append(finding(document.name, "DS010", message, (1, 1), "write the file as strict JSON"))
-    return dataclasses.replace(document, findings=tuple(findings))
+        strict = ("DS010", "DS013")
+        findings = [replace(f, severity=Severity.ERROR) if f.id in strict else f for f in findings]
+    return replace(document, findings=tuple(findings))
 
 
 def _from_base64(source: str) -> Document | None:
@@ -114,7 +113,7 @@ def _from_base64(source: str) -> Document | None:
     if not text.lstrip().startswith("{"):
         return None
     document = read_text(text, "<base64>")
-    return dataclasses.replace(document, text=None, mended=None, format="dict")
+    return replace(document, text=None, mended=None, format="dict")
 
 
 # ---- from text to a document
