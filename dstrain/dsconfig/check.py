@@ -5,7 +5,8 @@ One walk finds everything; the rules DS101 to DS115 (`dstrain/rules/keys.py`) ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dstrain.core.facts import Mode
@@ -33,9 +34,24 @@ def problems(doc: Document, mode: Mode) -> tuple[Problem, ...]:
     last = _last
     if last is not None and last[0] is doc and last[1] is mode:
         return last[2]
-    found = tuple(_start(doc, mode))
+    found = tuple(_without_collisions(_start(doc, mode)))
     _last = (doc, mode, found)
     return found
+
+
+def _without_collisions(found: Iterable[Problem]) -> Iterator[Problem]:
+    """Keep a patch only if no earlier one writes to the same place: all of them may be applied one after the other.
+
+    Two misplaced keys that each make the same section, or two misspellings of one key, would overwrite each other. The
+    later one gets its patch when the file is checked again.
+    """
+    taken: set[str] = set()
+    for entry in found:
+        places = {str(operation["path"]) for operation in entry.hit.patch if operation["op"] in ("add", "move")}
+        if places & taken:
+            entry = Problem(entry.kind, replace(entry.hit, patch=()))
+        taken |= places
+        yield entry
 
 
 def hits(doc: Document, mode: Mode, *kinds: Kind) -> Iterator[Hit]:
@@ -112,8 +128,6 @@ def _known(
 def _section(
     doc: Document, field: BlockField, path: Path, value: Any, context: Context, *, idle: bool
 ) -> Iterator[Problem]:
-    from dataclasses import replace
-
     from dstrain.dsconfig import _check_values as values
 
     section = chosen_block(doc, path, field)

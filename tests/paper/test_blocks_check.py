@@ -141,6 +141,35 @@ def test_patches_write_what_was_meant() -> None:
     assert patched({"gradient_accumulation_dtype": "fp32"}) == {"data_types": {"grad_accum_dtype": "fp32"}}
 
 
+COLLISIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {"offload_optimizer": {"device": "cpu"}, "overlap_comm": True, "stage": 2},
+        zero(offload_optimizer={"device": "cpu"}, overlap_comm=True, stage=2),
+    ),
+    (
+        {"param_dtype": "bf16", "grad_accum_dtype": "fp32"},
+        {"data_types": {"param_dtype": "bf16", "grad_accum_dtype": "fp32"}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "mended"), COLLISIONS)
+def test_patches_of_one_round_do_not_undo_each_other(data: dict[str, Any], mended: dict[str, Any]) -> None:
+    for _ in range(4):
+        for problem in problems(Document("<dict>", data), Mode.DEEPSPEED):
+            data = apply(data, problem.hit.patch)
+    assert data == mended
+
+
+def test_two_misspellings_of_one_key_keep_both_values() -> None:
+    data: dict[str, Any] = {"gradient_clip": 0.5, "grad_clip": 0.7}
+    for _ in range(4):
+        for problem in problems(Document("<dict>", data), Mode.DEEPSPEED):
+            data = apply(data, problem.hit.patch)
+    assert sorted(data.values()) == [0.5, 0.7]
+    assert data["gradient_clipping"] == 0.5
+
+
 def test_a_move_never_overwrites() -> None:
     data = {"lr_scheduler": {"type": "WarmupLR"}, "scheduler": {"type": "OneCycle"}}
     (problem,) = problems(Document("<dict>", data), Mode.DEEPSPEED)
