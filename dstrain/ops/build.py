@@ -19,6 +19,7 @@ from dstrain.ops.catalogue import Op, get
 from dstrain.ops.diagnose import first_error
 from dstrain.ops.session import kill_session
 from dstrain.probe.op_cache import PORTABLE_NEEDS, Entry, Environment, environment, find, prebuilt_ops
+from dstrain.probe.toolchain import cuda_search_paths
 
 BYTES_PER_JOB = 2 * 2**30  # one cc1plus on a torch header took 1.5 to 2.1 GB
 _TYPICAL_CPU_S = 200
@@ -85,6 +86,19 @@ def build(
     asked_at = time.time()
     if not force and (entry := _ready(where, env, portable, root)):
         return entry.library
+    for needed in op.requires:  # its symbols are resolved when the op is first loaded, at the end of its build
+        if needed not in prebuilt_ops(env.accelerator):
+            build(
+                needed,
+                jobs=jobs,
+                portable=portable,
+                timeout_s=timeout_s,
+                accelerator=accelerator,
+                root=root,
+                why=f"needed by {name}",
+                say=say,
+                compile=compile,
+            )
     with cache.locked(where, timeout_s=timeout_s, say=say):
         if entry := _ready(where, env, portable, root):
             if not force or _built_since(entry, asked_at):
@@ -193,10 +207,13 @@ def compile_in_child(request: Request) -> None:
         "TORCH_EXTENSIONS_DIR": str(request.staging),
         "MAX_JOBS": str(request.jobs),
         "DS_ACCELERATOR": request.accelerator,
+        "DSTRAIN_OPS_DIR": str(request.staging.parents[2]),
         "DSTRAIN_PARENT_PID": str(os.getpid()),
         "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     }
+    if request.accelerator == "cuda":
+        environ |= cuda_search_paths()
     request.log.parent.mkdir(parents=True, exist_ok=True)
     with open(request.log, "wb") as log:
         child = subprocess.Popen(

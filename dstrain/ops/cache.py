@@ -26,6 +26,7 @@ from dstrain.probe.op_cache import LOCK, LOG, RECORD, Entry, Environment, cache_
 
 FAILURE = "failed.json"
 _KEY = re.compile(r"[0-9a-f]{16}")
+_HOLDER_BYTES = 512
 _POLL_S = 0.1
 _GRACE_S = 0.3  # `is_locked` takes the lock for an instant: that is no build to speak of
 _REMIND_S = 60.0
@@ -82,9 +83,9 @@ def locked(where: Slot, *, timeout_s: float | None, say: Say) -> Iterator[float]
         os.close(descriptor)  # `clean` removed the folder between our open and our lock: that lock guards nothing
     try:
         waited_s = time.monotonic() - started
-        os.ftruncate(descriptor, 0)
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
-        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        # One write of one size: those who read it see this holder or the one before, never a mixture.
+        os.pwrite(descriptor, json.dumps(holder).ljust(_HOLDER_BYTES).encode(), 0)
         yield waited_s
     finally:
         os.close(descriptor)

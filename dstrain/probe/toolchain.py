@@ -145,3 +145,19 @@ def device_archs() -> str:
     return ";".join(
         sorted({line.strip() for line in done.stdout.splitlines() if re.fullmatch(r"\d+\.\d+", line.strip())})
     )
+
+
+def cuda_search_paths() -> dict[str, str]:
+    """`CPATH` and `LIBRARY_PATH`, with the CUDA headers and libraries that torch's own packages carry added.
+
+    A toolkit of which only the compiler is installed lacks cusparse, cublas and the like, which torch's headers
+    include; torch 2.13's extension builder does not look into the `nvidia` packages beside it.
+    """
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(place) for place in spec.submodule_search_locations or ()] if spec is not None else []
+    paths = {}
+    for variable, folder in (("CPATH", "include"), ("LIBRARY_PATH", "lib")):
+        found = [str(path) for root in roots for path in sorted(root.glob(f"*/{folder}")) if path.is_dir()]
+        if joined := os.pathsep.join(filter(None, [os.environ.get(variable, ""), *found])):
+            paths[variable] = joined
+    return paths

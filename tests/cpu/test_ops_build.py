@@ -25,6 +25,7 @@ from dstrain.ops.build import BYTES_PER_JOB, Request, build, default_jobs, porta
 from dstrain.ops.catalogue import get
 from dstrain.ops.diagnose import first_error
 from dstrain.probe.op_cache import environment, find
+from dstrain.probe.toolchain import cuda_search_paths
 
 pytestmark = pytest.mark.cpu
 
@@ -79,7 +80,7 @@ def test_ten_processes_ask_and_one_compiles(tmp_path: Path) -> None:
     }
     said = sorted(lines[0].split(";")[0] for _, _, lines in answers if lines)
     assert sum(line.startswith("building fused_adam") for line in said) == 1
-    waiting = [lines[0] for _, _, lines in answers if lines and "being built by process" in lines[0]]
+    waiting = [lines[0] for _, _, lines in answers if lines and "is being built by" in lines[0]]
     late = sum(not lines for _, _, lines in answers)  # on a busy machine: started when it was all over
     assert len(waiting) + late == 9
     assert late < 9
@@ -178,6 +179,31 @@ def test_a_portable_build_is_another_build(tmp_path: Path) -> None:
     native, portable = build("cpu_adam", **options), build("cpu_adam", portable=True, **options)
     assert native != portable
     assert [request.march for request in requests] == ["native", portable_level()]
+
+
+def test_what_an_op_requires_is_built_before_it(tmp_path: Path) -> None:
+    names: list[str] = []
+
+    def remember(request: Request) -> None:
+        names.append(request.op.name)
+        leave_file(request)
+
+    lines: list[str] = []
+    build("async_io", root=tmp_path, accelerator="cpu", say=lines.append, compile=remember)
+    assert names == ["pin_memory", "async_io"]
+    assert lines[0].startswith("building pin_memory, needed by async_io")
+
+
+def test_cuda_headers_of_the_installed_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia" / "cu13" / "include").mkdir(parents=True)
+    (tmp_path / "nvidia" / "cu13" / "lib").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CPATH", "/mine")
+    monkeypatch.delenv("LIBRARY_PATH", raising=False)
+    cu13 = tmp_path / "nvidia" / "cu13"
+    paths = cuda_search_paths()
+    assert paths["CPATH"].split(os.pathsep)[:2] == ["/mine", str(cu13 / "include")]
+    assert paths["LIBRARY_PATH"].split(os.pathsep)[0] == str(cu13 / "lib")
 
 
 def test_ops_of_another_accelerator_are_refused(tmp_path: Path) -> None:
