@@ -205,7 +205,8 @@ class ByteLM(nn.Module):
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         """`logits`, and with labels the mean `loss` in nats over the bytes after the first."""
-        x_BTD = self.embed(input_ids)
+        # Tied weights are small for the sake of the logits; scaled up, a byte is not drowned by what the blocks add.
+        x_BTD = self.embed(input_ids) * math.sqrt(self.config["width"])
         before = F.pad(x_BTD.transpose(1, 2), (self.config["reach"] - 1, 0))
         x_BTD = x_BTD + self.near(before).transpose(1, 2)
         angle_TK = self._angles(input_ids.shape[1], input_ids.device)
