@@ -24,7 +24,7 @@ HELP = "list, build, verify and clean DeepSpeed's compiled ops"
 def register(subparsers: Any) -> argparse.ArgumentParser:
     """Add the `ops` command to `dstrain`'s parser."""
     parser: argparse.ArgumentParser = subparsers.add_parser("ops", help=HELP, description=__doc__)
-    actions = parser.add_subparsers(dest="action", metavar="{list,build,verify,clean}", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     listing = actions.add_parser(
         "list", help="every op of this accelerator: ready or not, what needs it, what it needs"
     )
