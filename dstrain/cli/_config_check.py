@@ -114,19 +114,20 @@ def _errors_only(file: Checked) -> Checked:
 def _text(checked: Iterable[Checked]) -> str:
     blocks = []
     for file in checked:
-        lines = [line for finding in file.findings for line in _lines(finding)]
+        lines = [line for finding in file.findings for line in lines_of(finding)]
         if lines:
             blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 
-def _lines(finding: Finding) -> Iterator[str]:
+def lines_of(finding: Finding) -> Iterator[str]:
+    """A finding as lines for a terminal, coloured where there is one."""
     severity = _coloured(finding.severity.value, _COLOURS[finding.severity])
-    yield _printable(f"{finding.place}: {severity} {finding.id}: {finding.message}")
+    yield f"{_printable(str(finding.place))}: {severity} {finding.id}: {_printable(finding.message)}"
     for place in finding.also:
-        yield _printable(f"  also: {place}")
+        yield f"  also: {_printable(str(place))}"
     if finding.fix:
-        yield _printable(f"  fix: {finding.fix}")
+        yield f"  fix: {_printable(finding.fix)}"
 
 
 def _coloured(text: str, code: str) -> str:
@@ -135,11 +136,9 @@ def _coloured(text: str, code: str) -> str:
     return f"\033[{code}m{text}\033[0m"
 
 
-def _printable(line: str) -> str:
-    """A line whose control characters (they come from the file) do nothing to the terminal; our own colours stay."""
-    kept = line.replace("\033[", "\0") if "\0" not in line and sys.stdout.isatty() else line
-    shown = "".join(c if c.isprintable() or c == "\0" else repr(c)[1:-1] for c in kept)
-    return shown.replace("\0", "\033[") if sys.stdout.isatty() else shown.replace("\0", "\\x00")
+def _printable(text: str) -> str:
+    """A text whose control characters (they come from the file) do nothing to a terminal or a log."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _summary(checked: Sequence[Checked]) -> str:
@@ -171,7 +170,7 @@ def _github(checked: Iterable[Checked]) -> str:
             parts += [f"line={place.line}"] if place.line is not None else []
             parts += [f"col={place.column}"] if place.column is not None else []
             parts.append(f"title={finding.id}")
-            message = finding.message + (f"\nfix: {finding.fix}" if finding.fix else "")
+            message = _printable(finding.message) + (f"\nfix: {_printable(finding.fix)}" if finding.fix else "")
             lines.append(f"::{_GITHUB[finding.severity]} {','.join(parts)}::{_data(message)}")
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ import difflib
 import sys
 from pathlib import Path
 
-from dstrain.cli._config_check import Checked, _lines, check, facts
+from dstrain.cli._config_check import Checked, check, facts, lines_of
 from dstrain.core.atomic import write_bytes
 from dstrain.core.errors import UsageError
 from dstrain.core.facts import Mode, WorldFacts
@@ -74,6 +74,6 @@ def _print_diff(document: Document, text: str) -> None:
 
 def _print_left(left: Checked) -> None:
     """What is left, errors and warnings, to stderr: stdout is the diff."""
-    lines = [line for finding in left.findings if finding.severity is not Severity.ADVICE for line in _lines(finding)]
+    lines = [line for finding in left.findings if finding.severity is not Severity.ADVICE for line in lines_of(finding)]
     if lines:
         print("\n".join(lines), file=sys.stderr)
