@@ -16,10 +16,10 @@ _LEAD = re.compile(r"[ \t]*(?:/\*[^\r\n]*?\*/[ \t]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z_]\w*")
 
 
-def change(text: str, root: Node, parent: Node, step: Step) -> list[Edit] | None:
+def change(text: str, root: Node, parent: Node, step: Step, *, yaml: bool) -> list[Edit] | None:
     """The edits that make a step in `parent`, a container with braces (or an HJSON root without)."""
     matching = [index for index, child in enumerate(parent.children) if _is_at(parent, index, child, step)]
-    writer = _Writer(text, root)
+    writer = _Writer(text, root, yaml)
     if step.kind == "insert" or (step.kind == "set" and not matching):
         index = step.path[-1] if isinstance(step.path[-1], int) else len(parent.children)
         return _insert(writer, parent, index, step)
@@ -42,12 +42,12 @@ def _is_at(parent: Node, index: int, child: Child, step: Step) -> bool:
 class _Writer:
     """Writes values in the manner of the text: its indentation, its line ends, YAML's scalars when it is YAML."""
 
-    def __init__(self, text: str, root: Node) -> None:
+    def __init__(self, text: str, root: Node, yaml: bool) -> None:
         self.text = text
         self.newline = "\r\n" if "\r\n" in text else "\n"
         found = _INDENTED.search(text, root.start)
         self.unit = found[1] if found else "  "
-        self.yaml = root.style == "block"
+        self.yaml = yaml
 
     def value(self, value: Any, indent: str, many_lines: bool) -> str:
         return flow(value, self.unit if many_lines else "", indent, newline=self.newline, yaml=self.yaml)

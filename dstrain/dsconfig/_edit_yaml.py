@@ -10,9 +10,8 @@ from dstrain.dsconfig._tree import Child, Edit, Node
 from dstrain.dsconfig._write import block, flow, yaml_key
 
 
-def change(text: str, root: Node, parent: Node, step: Step) -> list[Edit] | None:
+def change(text: str, parent: Node, step: Step) -> list[Edit] | None:
     """The edits that make a step in `parent`, a block collection; None where that cannot be done in place."""
-    del root
     own = [child for child in parent.children if not child.merged]
     if not own:
         return None
