@@ -44,7 +44,7 @@ def param_stage(doc: Document) -> Iterator[Hit]:
 
 @rule(
     "DS302",
-    Severity.ERROR,
+    Severity.WARNING,
     "offload_optimizer requires ZeRO",
     fires={**_B, ZERO: {"stage": 0, "offload_optimizer": {"device": "cpu"}}},
     quiet={**_B, ZERO: {"stage": 1, "offload_optimizer": {"device": "cpu"}}},

@@ -76,11 +76,12 @@ def datastates(doc: Document) -> Iterator[Hit]:
     "DS709",
     Severity.ERROR,
     "tensor_parallel sizes disagree",
-    fires={**_B, "tensor_parallel": {"tp": {"tp_size": 2}}},
-    quiet={**_B, "tensor_parallel": {"autotp_size": 2}},
+    fires={**_B, "tensor_parallel": {"autotp_size": 4, "tp": {"tp_size": 2}}},
+    quiet={**_B, "tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 2}}},
 )
 def tensor_parallel(doc: Document) -> Iterator[Hit]:
-    """For training, `autotp_size` switches tensor parallelism on; `tp.tp_size` alone is read and does nothing.
+    """For training, `autotp_size` switches tensor parallelism on; `tp.tp_size` alone is read and does nothing
+    (a warning).
 
     With both, `tp.tp_size` must be 1 or the same (`runtime/engine.py:1021`).
     """
@@ -89,8 +90,9 @@ def tensor_parallel(doc: Document) -> Iterator[Hit]:
     if tp is None or tp <= 1 or auto is None:
         return
     if auto == 0:
-        patch = put(doc, "tensor_parallel.autotp_size", tp)
-        yield hit(key, f"tp.tp_size {tp} does nothing without autotp_size", f'"autotp_size": {tp}', patch)
+        patch = (put(doc, "tensor_parallel.autotp_size", tp),)
+        message = f"tp.tp_size {tp} does nothing without autotp_size"
+        yield Hit(key, message, f'"autotp_size": {tp}', patch, severity=Severity.WARNING)
     elif auto != tp:
         yield hit(key, f"tp.tp_size {tp} is not autotp_size {auto}", f'"tp_size": {auto}', put(doc, key, auto))
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from dstrain.rules import lint
 _SKIPPED = {"env_dependent"}
 _UNKNOWN_KEY = "DS101"
 _CLEAN = "accepted_clean"
+_LOUD_KINDS = {"inconsistent", "engine_reject", "wrong_section"}
 
 
 @dataclass
@@ -64,11 +66,22 @@ def judge(row: Mapping[str, str], findings: tuple[Finding, ...], tally: Tally) -
         return
     if not loud:
         tally.misses.append(f"{name} ({verdict}): nothing loud; {row.get('findings', '')}")
+    for keys in _said(row):
+        if keys and not any(_named(key, loud) for key in keys):
+            tally.misses.append(f"{name} ({verdict}): none of {keys} is named loudly")
     for column in ("unknown_keys", "deprecated_or_removed"):
         for key in (row.get(column) or "").replace("|", ",").split(","):
             word = key.strip().split(" ")[0]
             if word and not word.startswith("?") and not _named(word, findings):
                 tally.misses.append(f"{name} ({verdict}): {column} {word} is not named")
+
+
+def _said(row: Mapping[str, str]) -> Iterator[list[str]]:
+    """The keys of each labelled fault that is not about one unknown key; any one of them has to be named loudly."""
+    for fault in (row.get("findings") or "").split("|"):
+        kind, _, text = fault.strip().partition(":")
+        if kind in _LOUD_KINDS:
+            yield [word for word in re.findall(r"\w+", text) if "_" in word or word.lower().endswith(("adam", "lamb"))]
 
 
 def main(argv: list[str] | None = None) -> int:
