@@ -21,6 +21,7 @@ _BACKENDS: dict[DeviceKind, str] = {
 }
 
 _made_here = False
+_variables_set_here: list[str] = []
 
 
 def ensure_initialized(world: WorldFacts, device: DeviceKind, timeout_s: float = 1800.0) -> None:
@@ -69,7 +70,9 @@ def _complete_environment(world: WorldFacts) -> None:
         ("WORLD_SIZE", world.world_size),
         ("LOCAL_SIZE", world.local_world_size),
     ):
-        os.environ.setdefault(name, str(value))
+        if name not in os.environ:
+            os.environ[name] = str(value)
+            _variables_set_here.append(name)
 
 
 def _check_existing(world: WorldFacts) -> None:
@@ -130,6 +133,8 @@ def destroy() -> None:
     global _made_here
     if _made_here and dist.is_initialized():
         dist.destroy_process_group()
+        while _variables_set_here:  # what this process starts later must not think that it is a rank of ours
+            os.environ.pop(_variables_set_here.pop(), None)
     _made_here = False
 
 

@@ -47,7 +47,7 @@ def world_facts(environ: Mapping[str, str] = os.environ) -> WorldFacts:
         problems = _contradictions(values, rank, size, local_rank, local_size)
     if problems:
         raise UsageError("; ".join(problems), where="environment", fix=_FIX.format(", ".join(given)))
-    return WorldFacts(size, rank, local_rank, local_size, _launcher(environ))
+    return WorldFacts(size, rank, local_rank, local_size, _launcher(values, size))
 
 
 def _values(environ: Mapping[str, str]) -> dict[str, str]:
@@ -82,7 +82,10 @@ def _number(name: str, values: Mapping[str, str], problems: list[str]) -> int:
 
 
 def _local_size(values: Mapping[str, str], size: int, problems: list[str]) -> int:
-    given = [name for name in _LOCAL_SIZES if name in values]
+    torchrun, deepspeed = _is_torchrun(values), _is_deepspeed(values)
+    own = _LOCAL_SIZES if torchrun == deepspeed else ("LOCAL_WORLD_SIZE",) if torchrun else ("LOCAL_SIZE",)
+    # The other name may be left over from the process that called the launcher; what a launcher itself sets is right.
+    given = [name for name in own if name in values]
     sizes = {name: _number(name, values, problems) for name in given}
     if len(set(sizes.values())) > 1:
         problems.append(f"{_shown(given, values)} disagree")
@@ -108,22 +111,38 @@ def _contradictions(values: Mapping[str, str], rank: int, size: int, local_rank:
         problems.append(f"LOCAL_RANK={local_rank} is not below the {local_size} ranks of this host")
     if local_rank > rank:
         problems.append(f"LOCAL_RANK={local_rank} is above RANK={rank}")
-    cross = (values.get("CROSS_RANK", ""), values.get("CROSS_SIZE", ""))
-    if cross[0].isdigit() and cross[1].isdigit():
-        host, hosts = int(cross[0]), int(cross[1])
-        if host >= hosts:
-            problems.append(f"CROSS_RANK={host} is not below CROSS_SIZE={hosts}")
-        if hosts > size >= 1:
-            problems.append(f"CROSS_SIZE={hosts} hosts, but WORLD_SIZE={size}")
-        if hosts == 1 and local_size < size:
-            problems.append(f"one host (CROSS_SIZE=1) with {local_size} ranks, but WORLD_SIZE={size}")
+    if not _is_torchrun(values):
+        problems += _host_contradictions(values, size, local_size)
     return problems
 
 
-def _launcher(environ: Mapping[str, str]) -> Literal["deepspeed", "torchrun", "other"]:
-    if environ.get("TORCHELASTIC_RUN_ID"):
-        return "torchrun"
+def _host_contradictions(values: Mapping[str, str], size: int, local_size: int) -> list[str]:
+    cross = (values.get("CROSS_RANK", ""), values.get("CROSS_SIZE", ""))
+    if not (cross[0].isdigit() and cross[1].isdigit()):
+        return []
+    problems, host, hosts = [], int(cross[0]), int(cross[1])
+    if host >= hosts:
+        problems.append(f"CROSS_RANK={host} is not below CROSS_SIZE={hosts}")
+    if hosts > size >= 1:
+        problems.append(f"CROSS_SIZE={hosts} hosts, but WORLD_SIZE={size}")
+    if hosts == 1 and local_size < size:
+        problems.append(f"one host (CROSS_SIZE=1) with {local_size} ranks, but WORLD_SIZE={size}")
+    return problems
+
+
+def _is_torchrun(values: Mapping[str, str]) -> bool:
+    return "TORCHELASTIC_RUN_ID" in values
+
+
+def _is_deepspeed(values: Mapping[str, str]) -> bool:
     # deepspeed/launcher/launch.py of 0.19.8 sets these two for every rank; no other launcher does.
-    if environ.get("LOCAL_SIZE") and environ.get("CROSS_SIZE"):
+    return "LOCAL_SIZE" in values and "CROSS_SIZE" in values
+
+
+def _launcher(values: Mapping[str, str], size: int) -> Literal["deepspeed", "torchrun", "other"] | None:
+    if _is_torchrun(values):
+        return "torchrun"
+    if _is_deepspeed(values):
         return "deepspeed"
-    return "other"
+    # A world of one that no launcher made: also what `dist.ensure_initialized` leaves in a plain process for DeepSpeed.
+    return "other" if size > 1 else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from dstrain.core.facts import WorldFacts
 from dstrain.ops.build import Request, build
 from dstrain.ops.load import activate, active, cause_of
 from dstrain.probe.op_cache import prebuilt_ops
+from dstrain.testing import run_ranks
 
 pytestmark = [
     pytest.mark.cpu,
@@ -175,30 +175,31 @@ def test_what_the_plan_needs_is_built_by_the_first_rank(tmp_path: Path, monkeypa
     assert len(requests) == 1
 
 
-def test_a_run_starts_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real engine on the CPU, with an empty cache: init_distributed, initialize, one step."""
+def start_engine(root: str) -> bool:
+    """The real engine with an empty cache: init_distributed, initialize, one step; whether the weights moved."""
     import deepspeed
     import torch
 
     from dstrain import dist
+    from dstrain.probe import world_facts
 
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    if torch.distributed.is_initialized():
-        pytest.skip("an earlier test left a process group")
-    with activate([], root=tmp_path, say=silent):
-        dist.ensure_initialized(WorldFacts(), "cpu", 60)
-        try:
-            deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
-            optimizer = {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}}
-            config = {"train_micro_batch_size_per_gpu": 1, "optimizer": optimizer, "zero_optimization": {"stage": 1}}
-            engine, *_ = deepspeed.initialize(model=torch.nn.Linear(4, 1), config=config)
-            before = engine.module.weight.detach().clone()
-            engine.backward(engine(torch.ones(1, 4)).sum())
-            engine.step()
-            assert not torch.equal(before, engine.module.weight)
-            engine.destroy()
-        finally:
-            dist.destroy()
-            for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE"):
-                os.environ.pop(name, None)
+    world = world_facts()
+    activate([], root=Path(root), world=world, say=silent)
+    dist.ensure_initialized(world, "cpu", 60)
+    deepspeed.init_distributed(dist_backend="gloo")
+    optimizer = {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}}
+    config = {"train_micro_batch_size_per_gpu": 1, "optimizer": optimizer, "zero_optimization": {"stage": 1}}
+    engine, *_ = deepspeed.initialize(model=torch.nn.Linear(4, 1), config=config)
+    before = engine.module.weight.detach().clone()
+    engine.backward(engine(torch.ones(1, 4)).sum())
+    engine.step()
+    moved = not torch.equal(before, engine.module.weight)
+    engine.destroy()
+    dist.destroy()
+    return moved
+
+
+def test_a_run_starts_without_a_compiler(tmp_path: Path) -> None:
+    # In a process of its own: DeepSpeed keeps its communication backend for as long as the process lives.
+    env = {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
+    assert run_ranks(start_engine, 1, str(tmp_path), env=env) == [True]

@@ -39,7 +39,12 @@ TORCHRUN = {
         ({"RANK": "", "WORLD_SIZE": " ", "LOCAL_RANK": ""}, WorldFacts()),
         (DEEPSPEED, WorldFacts(8, 5, 1, 4, "deepspeed")),
         (TORCHRUN, WorldFacts(2, 1, 1, 2, "torchrun")),
-        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, WorldFacts(1, 0, 0, 1, "other")),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, WorldFacts()),
+        (
+            TORCHRUN | {"LOCAL_SIZE": "1"},
+            WorldFacts(2, 1, 1, 2, "torchrun"),
+        ),  # left by the process that started torchrun
+        (DEEPSPEED | {"LOCAL_WORLD_SIZE": "1"}, WorldFacts(8, 5, 1, 4, "deepspeed")),
         (
             {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"},
             WorldFacts(2, 1, 1, 2, "other"),
@@ -70,10 +75,11 @@ def test_what_launchers_set(environ: dict[str, str], expected: WorldFacts) -> No
         ({"WORLD_SIZE": "two", "LOCAL_RANK": "1.0"}, ["WORLD_SIZE='two'", "LOCAL_RANK='1.0'"]),
         ({"LOCAL_RANK": "4"}, ["LOCAL_RANK=4 is not below the 4 ranks of this host"]),
         ({"LOCAL_SIZE": "16"}, ["16 ranks on this host, but WORLD_SIZE=8"]),
-        ({"LOCAL_WORLD_SIZE": "2"}, ["LOCAL_SIZE=4, LOCAL_WORLD_SIZE=2 disagree"]),
+        ({"LOCAL_WORLD_SIZE": "2", "CROSS_SIZE": ""}, ["LOCAL_SIZE=4, LOCAL_WORLD_SIZE=2 disagree"]),
         ({"RANK": "0"}, ["LOCAL_RANK=1 is above RANK=0"]),
         ({"CROSS_RANK": "2"}, ["CROSS_RANK=2 is not below CROSS_SIZE=2"]),
         ({"CROSS_SIZE": "1", "CROSS_RANK": "0"}, ["one host (CROSS_SIZE=1) with 4 ranks"]),
+        ({"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}, ["LOCAL_SIZE=4, LOCAL_WORLD_SIZE=2 disagree"]),
         ({"WORLD_SIZE": "0"}, ["WORLD_SIZE=0: at least one rank"]),
         ({"LOCAL_SIZE": "", "CROSS_SIZE": ""}, ["LOCAL_WORLD_SIZE is not set", "MASTER_ADDR=node0"]),
         ({"RANK": "9", "LOCAL_RANK": "7"}, ["RANK=9 is not below", "LOCAL_RANK=7 is not below"]),

@@ -210,8 +210,13 @@ def alone(kind: str) -> list[Any]:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
     if kind == "group":
+        os.environ.pop("LOCAL_RANK", None)
         dist.ensure_initialized(WorldFacts(), "cpu")
         assert torch.distributed.get_backend() == "gloo"
+        assert os.environ["LOCAL_RANK"] == "0"  # DeepSpeed reads it
+        dist.destroy()
+        assert "LOCAL_RANK" not in os.environ
+        dist.ensure_initialized(WorldFacts(), "cpu")
     tensor = torch.ones(2)
     with dist.main_first():
         dist.barrier()
