@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
 from dstrain.ops.session import kill_session
 
@@ -34,6 +35,12 @@ def _die_with_parent() -> None:
         _end_session(signal.SIGTERM, None)
 
 
+def make_portable(builder: Any, march: str) -> None:
+    """Have a builder compile for a named cpu level: these two methods of 0.19.8 OpBuilder give its flags for the cpu."""
+    builder.cpu_arch = lambda: f"-march={march}"
+    builder.simd_width = lambda: _SIMD[march]
+
+
 def main(builder_name: str, name: str, march: str) -> int:
     """Build and import the op in this process. What goes wrong is printed: stdout is the build log."""
     _die_with_parent()
@@ -44,10 +51,7 @@ def main(builder_name: str, name: str, march: str) -> int:
         print(f"error: DeepSpeed has no builder {builder_name} for {name} on {get_accelerator()._name}")
         return 3
     if march != "native":
-        # Methods of 0.19.8 OpBuilder that its builders call for their flags; `-march=native` is what they
-        # say otherwise.
-        builder.cpu_arch = lambda: f"-march={march}"
-        builder.simd_width = lambda: _SIMD[march]
+        make_portable(builder, march)
     if not builder.is_compatible(verbose=True):
         print(
             f"error: DeepSpeed finds {name} not compatible with this machine: {builder.error_log or 'no reason given'}"

@@ -40,6 +40,19 @@ def test_cuda_has_exactly_these_ops() -> None:
     assert {op.name: op.builder for op in available("cuda")} == theirs
 
 
+@pytest.mark.parametrize("name", ["CPUAdamBuilder", "CPUAdagradBuilder", "CPULionBuilder", "FusedAdamBuilder"])
+def test_portable_flags_hold_nothing_of_this_cpu(name: str) -> None:
+    from dstrain.ops.worker import make_portable
+
+    builder = getattr(importlib.import_module("deepspeed.ops.op_builder.cpu"), name)()
+    assert "-march=native" in builder.cxx_args()
+    make_portable(builder, "x86-64-v3")
+    flags = builder.cxx_args()
+    assert "-march=x86-64-v3" in flags
+    assert "-D__AVX256__" in flags
+    assert not {"-march=native", "-D__AVX512__"} & set(flags)
+
+
 def test_the_table_refers_to_itself_only() -> None:
     assert set(CATALOGUE) >= TRAINING
     assert {needed for op in CATALOGUE.values() for needed in op.requires} <= set(CATALOGUE)
