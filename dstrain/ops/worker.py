@@ -36,7 +36,7 @@ def _die_with_parent() -> None:
 
 
 def make_portable(builder: Any, march: str) -> None:
-    """Have a builder compile for a named cpu level: these two methods of 0.19.8 OpBuilder give its flags for the cpu."""
+    """Have a builder compile for a named cpu level: these methods of 0.19.8 OpBuilder give its flags for the cpu."""
     builder.cpu_arch = lambda: f"-march={march}"
     builder.simd_width = lambda: _SIMD[march]
 
