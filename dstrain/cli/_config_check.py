@@ -35,7 +35,7 @@ class Checked:
 
 def run(args: argparse.Namespace) -> int:
     """Check all files and print. Returns 0, 1 (errors) or 2 (a file could not be read)."""
-    mode, world = facts(args)
+    mode, world = Mode(args.mode), world_of(args)
     checked = [check(document, mode, world) for document in _documents(args.files)]
     if args.quiet:
         checked = [_errors_only(file) for file in checked]
@@ -49,17 +49,17 @@ def run(args: argparse.Namespace) -> int:
     return int(any(has_errors(file.findings) for file in checked))
 
 
-def facts(args: argparse.Namespace) -> tuple[Mode, WorldFacts | None]:
-    """Mode and world as the flags say; the world is None when nothing was said."""
+def world_of(args: argparse.Namespace) -> WorldFacts | None:
+    """The ranks as the flags say; None when nothing was said."""
     size = args.world_size or args.devices
     if size is None:
-        return Mode(args.mode), None
+        return None
     local = min(args.devices or size, size)
     if size % local:
         raise UsageError(
             f"--world-size {size} is no multiple of --devices {local}", fix="whole machines: a multiple of the devices"
         )
-    return Mode(args.mode), WorldFacts(world_size=size, local_world_size=local)
+    return WorldFacts(world_size=size, local_world_size=local)
 
 
 def check(document: Document, mode: Mode, world: WorldFacts | None) -> Checked:

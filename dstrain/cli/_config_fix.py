@@ -7,7 +7,7 @@ import difflib
 import sys
 from pathlib import Path
 
-from dstrain.cli._config_check import Checked, check, facts, lines_of
+from dstrain.cli._config_check import Checked, check, lines_of, world_of
 from dstrain.core.atomic import write_bytes
 from dstrain.core.errors import UsageError
 from dstrain.core.facts import Mode, WorldFacts
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """Mend a file, or show how. Returns 0, 1 (errors are left) or 2 (it cannot be read)."""
     if args.file == "-":
         raise UsageError("standard input cannot be mended in place", fix="give the name of a file")
-    mode, world = facts(args)
+    mode, world = Mode(args.mode), world_of(args)
     path = Path(args.file)
     document = read(path)
     left = check(document, mode, world)

@@ -20,7 +20,8 @@ _EXAMPLES = """examples:
   dstrain config check --world-size 8 --for transformers configs/
   dstrain config fix ds_config.json --diff
   dstrain config explain zero_optimization.stage
-  dstrain config diff old.json new.json"""
+  dstrain config diff old.json new.json
+  dstrain config new --stage 2 --bf16 --world-size 8 --output ds_config.json"""
 
 _CHECK = """Find what is wrong with configurations, with the line and the mend. FILE may be JSON, HJSON (comments
 allowed), YAML, a folder (all its .json, .hjson, .yaml and .yml files), or - for standard input.
@@ -42,6 +43,12 @@ not count. Exit code: 0 no difference, 1 differences."""
 _SCHEMA = """Print a JSON Schema of the configuration, with help texts. Editors use it to complete and to underline:
   dstrain config schema > ds_config.schema.json
 and in the editor's settings (VS Code: json.schemas) tie it to ds_config*.json."""
+
+
+_OFFLOAD = ("none", "cpu", "nvme")
+_NEW = """Write the configuration that training flags (--bf16, --learning_rate 1e-4, --max_steps 1000, all that a
+training script of dstrain takes) come to, every value written out, no 'auto' left. It assumes CUDA devices and an unknown model.
+Exit code: 0 written, 1 the flags contradict each other, 2 they cannot be understood."""
 
 
 def register(subparsers: Any) -> argparse.ArgumentParser:
@@ -66,8 +73,11 @@ def register(subparsers: Any) -> argparse.ArgumentParser:
     mending = actions.add_parser("fix", help="apply the mechanical mends", description=_FIX)
     mending.add_argument("file", metavar="FILE", help="the file to mend")
     mending.add_argument("--diff", action="store_true", help="show the changes and write nothing")
+    making = _new(actions)
     for action in (checking, mending):
-        _facts(action)
+        _mode(action)
+    for action in (checking, mending, making):
+        _world(action)
     explaining = actions.add_parser("explain", help="say what a key does", description=_EXPLAIN)
     explaining.add_argument("key", nargs="?", metavar="KEY", help="zero_optimization.stage, or DS003, or a FILE")
     explaining.add_argument("file", nargs="?", metavar="FILE", help="show the value in this file")
@@ -78,7 +88,33 @@ def register(subparsers: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def _facts(parser: argparse.ArgumentParser) -> None:
+def _new(actions: Any) -> argparse.ArgumentParser:
+    """Add the action's parser; what it does not know are training flags."""
+    parser: argparse.ArgumentParser = actions.add_parser(
+        "new",
+        help="write a configuration from training flags",
+        description=_NEW,
+    )
+    parser.set_defaults(takes_rest=True)
+    parser.add_argument(
+        "--stage",
+        type=int,
+        choices=(0, 1, 2, 3),
+        default=2,
+        help="ZeRO divides 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters (default 2)",
+    )
+    parser.add_argument(
+        "--offload-optimizer", choices=_OFFLOAD, default="none", help="keep optimizer states in memory or on a disk"
+    )
+    parser.add_argument(
+        "--offload-param", choices=_OFFLOAD, default="none", help="stage 3: keep parameters in memory or on a disk"
+    )
+    parser.add_argument("--nvme-path", metavar="FOLDER", help="a folder on a fast local disk, for nvme")
+    parser.add_argument("--output", "-o", metavar="FILE", help="where to write it (default: the terminal)")
+    return parser
+
+
+def _world(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--world-size",
         type=_count,
@@ -88,6 +124,9 @@ def _facts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices", type=_count, metavar="N", help="devices of one machine (default: all N of --world-size)"
     )
+
+
+def _mode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--for",
         dest="mode",
@@ -116,6 +155,7 @@ def run(args: argparse.Namespace) -> int:
         "explain": ("_config_show", "explain"),
         "diff": ("_config_show", "diff"),
         "schema": ("_config_show", "schema"),
+        "new": ("_config_new", "run"),
     }[args.action]
     # Only what is needed: a check of one file is held to half a second.
     action: Callable[[argparse.Namespace], int] = getattr(import_module(f"dstrain.cli.{module}"), function)

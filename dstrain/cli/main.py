@@ -78,7 +78,8 @@ def _run(argv: list[str]) -> int:
     if module is None:
         parser.print_help()
         return 2
-    if unknown:
+    args.rest = unknown
+    if unknown and not getattr(args, "takes_rest", False):
         raise UsageError(f"unknown argument {unknown[0]!r}", fix=_nearest_option(parser, unknown[0], argv))
     return int(module.run(args))
 

@@ -158,6 +158,22 @@ def test_explain_diff_schema(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out)["$schema"].endswith("2020-12/schema")
 
 
+def test_new(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--bf16", "--learning_rate", "1e-4", "--max_steps", "10", "--per_device_train_batch_size", "2"]
+    assert main(["config", "new", "--stage", "3", "--world-size", "4", *flags]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["zero_optimization"]["stage"] == 3
+    assert (made["train_batch_size"], made["optimizer"]["params"]["lr"]) == (8, 1e-4)
+    assert "auto" not in json.dumps(made)
+    assert main(["config", "new", "-o", "made.json", *flags]) == 0
+    assert main(["config", "check", "--for", "deepspeed", "--world-size", "1", "made.json"]) == 0
+    assert main(["config", "new", "-o", "made.json", *flags]) == 2
+    assert main(["config", "new", "--lerning_rate", "1"]) == 2
+    assert main(["config", "new", "--offload-param", "nvme"]) == 2
+    assert "--learning_rate" in capsys.readouterr().err
+    assert main(["config", "new", "--bf16", "--fp16"]) in (1, 2)
+
+
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
