@@ -90,11 +90,43 @@ REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "OneCycle": ("cycle_min_lr", "cycle_max_lr"),
         "WarmupDecayLR": ("total_num_steps",),
         "WarmupCosineLR": ("total_num_steps",),
+        "ChainedScheduler": ("schedulers",),
+        "CosineAnnealingLR": ("T_max",),
+        "CosineAnnealingWarmRestarts": ("T_0",),
+        "CyclicLR": ("base_lr", "max_lr"),
+        "ExponentialLR": ("gamma",),
+        "LambdaLR": ("lr_lambda",),
+        "MultiStepLR": ("milestones",),
+        "MultiplicativeLR": ("lr_lambda",),
+        "OneCycleLR": ("max_lr",),
+        "SequentialLR": ("schedulers", "milestones"),
+        "StepLR": ("step_size",),
     }
 )
-TORCH_SCHEDULERS = _names(
-    "ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR ExponentialLR LinearLR MultiStepLR OneCycleLR "
-    "PolynomialLR ReduceLROnPlateau StepLR ChainedScheduler LambdaLR MultiplicativeLR SequentialLR"
+TORCH_SCHEDULERS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "ChainedScheduler": _names("schedulers"),
+        "ConstantLR": _names("factor total_iters last_epoch"),
+        "CosineAnnealingLR": _names("T_max eta_min last_epoch"),
+        "CosineAnnealingWarmRestarts": _names("T_0 T_mult eta_min last_epoch"),
+        "CyclicLR": _names(
+            "base_lr max_lr step_size_up step_size_down mode gamma scale_fn scale_mode cycle_momentum base_momentum "
+            "max_momentum last_epoch"
+        ),
+        "ExponentialLR": _names("gamma last_epoch"),
+        "LambdaLR": _names("lr_lambda last_epoch"),
+        "LinearLR": _names("start_factor end_factor total_iters last_epoch"),
+        "MultiStepLR": _names("milestones gamma last_epoch"),
+        "MultiplicativeLR": _names("lr_lambda last_epoch"),
+        "OneCycleLR": _names(
+            "max_lr total_steps epochs steps_per_epoch pct_start anneal_strategy cycle_momentum base_momentum "
+            "max_momentum div_factor final_div_factor three_phase last_epoch"
+        ),
+        "PolynomialLR": _names("total_iters power last_epoch"),
+        "ReduceLROnPlateau": _names("mode factor patience threshold threshold_mode cooldown min_lr eps"),
+        "SequentialLR": _names("schedulers milestones last_epoch"),
+        "StepLR": _names("step_size gamma last_epoch"),
+    }
 )
 # Built from Python objects (functions, other schedulers), which a file cannot hold.
 NOT_FROM_A_FILE = _names("ChainedScheduler LambdaLR MultiplicativeLR SequentialLR")

@@ -50,14 +50,21 @@ def decay_max_lr(doc: Document, mode: Mode) -> Iterator[Hit]:
     fires=example("WarmupLR", warmup_max_lr=5e-4, warmup_num_steps=10),
     quiet=example("WarmupLR", warmup_max_lr=_LR, warmup_num_steps=10),
 )
-def two_rates(doc: Document) -> Iterator[Hit]:
+def two_rates(doc: Document, mode: Mode) -> Iterator[Hit]:
     """WarmupLR and WarmupDecayLR set the lr of every step: `warmup_max_lr` wins, `optimizer.params.lr` is overwritten.
 
-    Two numbers for one quantity: write the same one, or leave the optimizer's out.
+    Two numbers for one quantity: write the same one, or leave the optimizer's out. One number beside one "auto" is two
+    numbers as well: transformers fills in `learning_rate`, 5e-5 unless given.
     """
     if kind(doc) not in ("WarmupLR", "WarmupDecayLR"):
         return
-    lr, peak = number(doc.get("optimizer.params.lr")), number(doc.get(f"{_P}.warmup_max_lr"))
+    written = {key: doc.get(key) for key in ("optimizer.params.lr", f"{_P}.warmup_max_lr")}
+    lr, peak = (number(value) for value in written.values())
+    autos = [key for key, value in written.items() if is_auto(value)]
+    if mode is Mode.TRANSFORMERS and len(autos) == 1 and (lr is None) != (peak is None):
+        (key,) = (key for key in written if key not in autos)
+        message = f'{key} is {written[key]}, but {autos[0]} is "auto", which becomes learning_rate (5e-5 unless given)'
+        yield Hit(key, message, f'"auto" in both, with --learning_rate {written[key]}', (put(doc, key, "auto"),))
     if lr is not None and peak is not None and lr != peak:
         yield Hit(
             "optimizer.params.lr",

@@ -33,6 +33,14 @@ def kind(doc: Document) -> str | None:
     return name if isinstance(name, str) and name in SCHEDULERS else None
 
 
+def _constructed(doc: Document) -> str | None:
+    """The scheduler's name if DeepSpeed gets as far as calling its constructor with the file's params."""
+    name = doc.section("scheduler").get("type")
+    if isinstance(name, str) and name in TORCH_SCHEDULERS and name not in NOT_FROM_A_FILE:
+        return name
+    return kind(doc)
+
+
 @rule(
     "DS601",
     Severity.ERROR,
@@ -104,10 +112,10 @@ def params(doc: Document) -> Iterator[Hit]:
     A frequent one: WarmupCosineLR has ratios of the optimizer's lr (`warmup_min_ratio`, `cos_min_ratio`) and no
     `warmup_max_lr`; the peak is `optimizer.params.lr`.
     """
-    name = kind(doc)
+    name, section = _constructed(doc), doc.section(_P)
     if name is None:
         return
-    section, known = doc.section(_P), SCHEDULERS[name]
+    known = SCHEDULERS.get(name) or TORCH_SCHEDULERS[name]
     for key in map(str, section):
         if key in known:
             continue
@@ -132,8 +140,7 @@ def required(doc: Document, mode: Mode) -> Iterator[Hit]:
 
     transformers replaces "auto" only. dstrain fills the steps.
     """
-    name = kind(doc)
-    section = doc.get(_P)
+    name, section = _constructed(doc), doc.get(_P)
     if name is None or section is None:
         return
     for key in REQUIRED.get(name, ()):

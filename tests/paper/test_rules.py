@@ -125,6 +125,38 @@ def test_unset_clipping_depends_on_who_reads_the_file() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("lr", "peak", "mode", "fires"),
+    [
+        (1e-5, 5e-5, "deepspeed", True),
+        (1e-5, 1e-5, "deepspeed", False),
+        ("1e-5", 1e-5, "deepspeed", False),
+        (1e-5, "auto", "transformers", True),
+        ("auto", 1e-5, "transformers", True),
+        ("auto", "auto", "transformers", False),
+        (1e-5, None, "transformers", False),
+    ],
+)
+def test_two_peak_rates(lr: Any, peak: Any, mode: str, fires: bool) -> None:
+    params = {} if peak is None else {"warmup_max_lr": peak}
+    config = {
+        "optimizer": {"type": "AdamW", "params": {"lr": lr}},
+        "scheduler": {"type": "WarmupLR", "params": params},
+        "$facts": {"mode": mode},
+    }
+    assert bool(hits(RULES["DS607"], config)) is fires
+
+
+@pytest.mark.parametrize(
+    ("path", "severity"),
+    [("/no/such/folder", Severity.ERROR), ("swap", Severity.WARNING), ("{tmp}", None), ("{tmp}/run1", None)],
+)
+def test_nvme_folders_of_this_machine(path: str, severity: Severity | None, tmp_path: Path) -> None:
+    offload = {"device": "nvme", "nvme_path": path.format(tmp=tmp_path)}
+    found = hits(RULES["DS305"], {"zero_optimization": {"stage": 3, "offload_param": offload}})
+    assert [hit.severity for hit in found] == ([] if severity is None else [severity])
+
+
 def test_rules_without_their_facts_are_listed() -> None:
     report = lint(doc=Document("<dict>", {"train_micro_batch_size_per_gpu": 1}), mode=Mode.DEEPSPEED)
     assert report.not_run["DS201"] == ("world",)
@@ -151,7 +183,9 @@ ODD = st.sampled_from([None, True, False, *NUMBERS, *WORDS, [], [1], ["a", 2], [
     changes=st.lists(st.tuples(st.sampled_from(PATHS), ODD), max_size=6),
     mode=st.sampled_from(list(Mode)),
 )
-def test_no_value_makes_a_rule_raise(identity: str, changes: list[tuple[tuple[str, ...], Any]], mode: Mode) -> None:
+def test_odd_values_raise_nothing_and_patches_apply(
+    identity: str, changes: list[tuple[tuple[str, ...], Any]], mode: Mode
+) -> None:
     data = json.loads(json.dumps(configuration(RULES[identity].fires)))
     for path, value in changes:
         node = data
@@ -163,6 +197,8 @@ def test_no_value_makes_a_rule_raise(identity: str, changes: list[tuple[tuple[st
     known = {"mode": mode, "world": WorldFacts(world_size=8), "host": HostFacts(), "model": ModelFacts("M", 1, 1)}
     report = lint(doc=Document("<dict>", data), **known)
     assert all(isinstance(finding, Finding) and finding.message for finding in report.findings)
+    for finding in report.findings:
+        patched(data, finding.patch)
 
 
 @pytest.mark.parametrize(
