@@ -47,7 +47,8 @@ and in the editor's settings (VS Code: json.schemas) tie it to ds_config*.json."
 
 _OFFLOAD = ("none", "cpu", "nvme")
 _NEW = """Write the configuration that training flags (--bf16, --learning_rate 1e-4, --max_steps 1000, all that a
-training script of dstrain takes) come to, every value written out, no 'auto' left. It assumes CUDA devices and an unknown model.
+training script of dstrain takes) come to, every value written out, no 'auto' left. It assumes CUDA devices and a model
+that is not known.
 Exit code: 0 written, 1 the flags contradict each other, 2 they cannot be understood."""
 
 
