@@ -128,7 +128,7 @@ def validated(cls: type[Any], values: dict[str, Any], names: dict[str, str] | No
         UsageError: one line for each value that is wrong.
     """
     try:
-        model = _model(cls)(**values)
+        model = _model(cls)(**values)  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:
         raise UsageError("\n".join(_lines(error, names or {}))) from None
     return {name: getattr(model, name) for name in values}

@@ -53,7 +53,8 @@ class SingleBackend:
 
     def backward(self, loss: Tensor, *, last: bool) -> None:  # noqa: ARG002  (one device: every micro-batch alike)
         """Add the gradient of this micro-batch."""
-        (self._scaler.scale(loss) if self._scaler else loss).backward()
+        scaled: Tensor = self._scaler.scale(loss) if self._scaler else loss
+        torch.autograd.backward(scaled)
 
     def step(self) -> StepOutcome:
         """Clip and step; a gradient whose norm is not finite changes nothing."""

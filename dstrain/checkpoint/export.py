@@ -38,7 +38,7 @@ def save_model(weights: Iterator[tuple[str, Tensor]], model: nn.Module, folder: 
 
 def config_of(model: nn.Module) -> dict[str, Any]:
     """The model's own configuration as plain JSON: `config.to_dict()`, a dataclass, a dict, or its class name alone."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if hasattr(config, "to_diff_dict"):
         # What `from_pretrained` needs to choose the class.
         return {"architectures": [type(model).__name__], **_plain(config.to_diff_dict())}

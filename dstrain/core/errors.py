@@ -1,13 +1,13 @@
 """The exception tree of dstrain. Everything that we raise on purpose for a user derives from `DstrainError`.
 
-    DstrainError                 a message for a person at a terminal; exit code 2
-    ├── UsageError               what was typed cannot be understood (flags, files)
-    ├── PlanError                the plan cannot run; carries the findings, all of them
-    ├── DataError                the rows that were given cannot be trained on or evaluated
-    ├── ModelError               the model does not do what a Trainer needs of it
-    ├── CheckpointError          a checkpoint is missing, damaged, or of another run
-    ├── OpError                  a compiled op is not built, or will not build
-    └── RankError                another rank failed, or the ranks do not agree
+DstrainError                 a message for a person at a terminal; exit code 2
+├── UsageError               what was typed cannot be understood (flags, files)
+├── PlanError                the plan cannot run; carries the findings, all of them
+├── DataError                the rows that were given cannot be trained on or evaluated
+├── ModelError               the model does not do what a Trainer needs of it
+├── CheckpointError          a checkpoint is missing, damaged, or of another run
+├── OpError                  a compiled op is not built, or will not build
+└── RankError                another rank failed, or the ranks do not agree
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def batches(
     keys = _Keys(shares, order)
     loader: DataLoader[Any] = DataLoader(
         _Rows(dataset, plan.data_seed, epoch),
-        batch_sampler=keys,  # type: ignore[arg-type]  # any iterable of key lists will do
+        batch_sampler=keys,
         collate_fn=collate,
         num_workers=plan.workers,
         pin_memory=plan.pin_memory,

@@ -147,5 +147,6 @@ def _stack(rows: list[Any]) -> Any:
         return np.stack(rows)
     full = np.full((len(rows), *shape), PAD, dtype=rows[0].dtype)
     for index, row in enumerate(rows):
-        full[(index, *(slice(0, size) for size in row.shape))] = row
+        inside = tuple(slice(0, size) for size in row.shape)
+        full[index][inside] = row
     return full

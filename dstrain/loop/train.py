@@ -101,6 +101,8 @@ def train(run: TrainRun) -> TrainerControl:
     """
     state, events = run.state, run.events
     control = events.fire("on_train_begin")
+    if state.global_step == 0 and run.plan.report.eval_on_start:
+        run.evaluate()
     while state.global_step < state.max_steps and not control.should_training_stop:
         _epoch(run)
         control = run.events.control

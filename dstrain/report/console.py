@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console as RichConsole
@@ -16,15 +17,16 @@ class Console:
     """Shows nothing when `enabled` is False (ranks other than 0).
 
     Args:
+        total: optimizer steps of the run.
         bar: True and False force it; None shows the bar on a terminal only.
     """
 
-    def __init__(self, *, enabled: bool, bar: bool | None = None) -> None:
+    def __init__(self, *, enabled: bool, bar: bool | None = None, total: int = 0) -> None:
         self._rich = RichConsole(quiet=not enabled, soft_wrap=True, highlight=False)
         self._bar_wanted = enabled and (self._rich.is_terminal if bar is None else bar)
         self._progress: Progress | None = None
         self._task: Any = None
-        self._total = 0
+        self._total = total
         self._first_step = 0
         self._started_s = 0.0
         self._values: dict[str, float] = {}
@@ -87,7 +89,7 @@ class Console:
         return duration_text((time.perf_counter() - self._started_s) / done * (self._total - step))
 
 
-_SHOWN = {
+_SHOWN: dict[str, Callable[[float], str]] = {
     "loss": lambda value: f"loss {value:.4f}",
     "learning_rate": lambda value: f"lr {value:.3g}",
     "grad_norm": lambda value: f"grad norm {value:.3g}",

@@ -17,15 +17,19 @@ class MetricsFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
+        self._begun = False
 
     def begin(self, step: int) -> None:
         """Go on from `step`: records of later steps, which a run that was killed had written, are dropped."""
+        self._begun = True
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = [line for line in self._lines() if _step_of(line) <= step] if step else []
         atomic.write_text(self.path, "".join(f"{line}\n" for line in kept))
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add one record."""
+        """Add one record; before `begin` there is no run that it would belong to."""
+        if not self._begun:
+            return
         with self.path.open("a") as stream:
             stream.write(json.dumps({key: _plain(value) for key, value in record.items()}) + "\n")
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from dstrain.args.training import TrainingArguments
 from dstrain.core.facts import DataFacts, HostFacts, Mode, ModelFacts, WorldFacts
 from dstrain.core.finding import Finding, has_errors
 from dstrain.core.source import derived, fact
+from dstrain.dsconfig.canonical import canonical
 from dstrain.dsconfig.document import Document
 from dstrain.resolve import deepspeed, topics
 from dstrain.resolve._builder import Builder
 from dstrain.resolve.optimizer import optimizer
 from dstrain.resolve.plan import BackendName, RunPlan
 from dstrain.rules import lint
+from dstrain.rules import run as _rules_of_a_run  # noqa: F401  (registers DS9xx; `config check` does not pay for them)
 
 NO_FILE = Document("<no DeepSpeed file>", {})
 
@@ -41,19 +44,14 @@ def resolve(
         doc: the DeepSpeed configuration, or None for a run without DeepSpeed.
     """
     read = doc if doc is not None else NO_FILE
-    # Rules about a DeepSpeed file do not run without one; rules about the arguments get an empty one.
-    report = lint(
-        doc=read,
-        mode=Mode.DSTRAIN if doc is not None else None,
-        world=world,
-        host=host,
-        model=model,
-        data=data,
-        args=args,
-    )
+    # Rules about a DeepSpeed file (`doc`) do not run without one; rules about the arguments get an empty `file`.
+    mode = Mode.DSTRAIN if doc is not None else None
+    report = lint(doc=doc, file=read, mode=mode, world=world, host=host, model=model, data=data, args=args)
     if has_errors(report.findings):
         return Resolution(None, report.findings)
-    builder = Builder(args, read, world, host, model, data)
+    # What was written as text or in another form (`"5e8"`, `4.0`) goes on as the value that it means.
+    meant = dataclasses.replace(read, data=canonical(read)) if doc is not None else read
+    builder = Builder(args, meant, world, host, model, data)
     return Resolution(_plan(builder, doc is not None), report.findings)
 
 

@@ -126,7 +126,7 @@ def enough_rows(args: TrainingArguments, file: Document, world: WorldFacts, data
     quiet={"$facts": {"args": {"max_steps": 10}, "train_is_stream": True}},
 )
 def stream_needs_steps(args: TrainingArguments, data: DataFacts) -> Iterator[Hit]:
-    """Epochs cannot be counted in a dataset without length, and the schedule needs its horizon before the first step."""
+    """Epochs cannot be counted in a dataset without length, and the schedule needs its end before the first step."""
     if data.train_is_stream and args.max_steps <= 0:
         yield Hit("--max_steps", "the training dataset has no length, so epochs are no end", "--max_steps 1000")
 

@@ -57,7 +57,9 @@ def solve(args: TrainingArguments, doc: Document, world_size: int) -> Triangle:
         share = accumulation[0] * world_size
         formula = f"train_batch_size / (accumulation x world size) = {train[0]} / ({accumulation[0]} x {world_size})"
         quotient = (max(1, train[0] // share), derived(formula))
-        return _triangle(quotient, accumulation, train, _remainder(train[0], share, f"{accumulation[0]} x {world_size}"))
+        return _triangle(
+            quotient, accumulation, train, _remainder(train[0], share, f"{accumulation[0]} x {world_size}")
+        )
     product = micro[0] * accumulation[0] * world_size
     problem = None
     if product != train[0]:

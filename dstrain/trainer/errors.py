@@ -32,6 +32,8 @@ def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType 
         time.sleep(_WAIT_S)
     prefix = "error: " if rank == "0" else f"error on rank {rank}: "
     sys.stdout.flush()
-    print(prefix + str(error), file=sys.stderr, flush=True)
+    # torch.distributed wraps this hook and puts a buffer in place of sys.stderr to number its lines by rank, which is
+    # never shown if the process ends here (distributed_c10d.py of 2.13): so to the stream itself.
+    print(prefix + str(error), file=sys.__stderr__, flush=True)
     # Not sys.exit: threads of a process group whose peers are gone must not hold this process.
     os._exit(error.exit_code)

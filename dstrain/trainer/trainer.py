@@ -71,7 +71,7 @@ class Trainer:
         self.data_collator = without_unused(data_collator or default_collate, accepted)
         self._label_names = tuple(self.args.label_names or ("labels", "label", "label_ids"))
         self._main = self.plan.world.rank == 0
-        self._console = Console(enabled=self._main, bar=_bar(self.args.disable_tqdm))
+        self._console = Console(enabled=self._main, bar=_bar(self.args.disable_tqdm), total=self.plan.length.max_steps)
         self._store = CheckpointStore(Path(self.plan.output_dir))
         self._backend: Backend | None = None
         self._shifted: bool | None = None
@@ -109,8 +109,6 @@ class Trainer:
             self._resume(backend, checkpoint)
         self._write_plan()
         first_step, begin = self.state.global_step, time.perf_counter()
-        if checkpoint is None and self.plan.report.eval_on_start:
-            self.evaluate()
         try:
             self.control = train(self._run(backend))
         finally:
