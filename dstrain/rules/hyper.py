@@ -10,7 +10,7 @@ from dstrain.dsconfig.document import Document
 from dstrain.rules.optimizer import example
 from dstrain.rules.optimizers import kind
 from dstrain.rules.registry import rule
-from dstrain.rules.view import drop, enabled, flag, hit, is_auto, number, put
+from dstrain.rules.view import drop, flag, hit, is_auto, number, put
 
 
 @rule(
@@ -136,14 +136,13 @@ def torch_adam_decay(doc: Document, mode: Mode) -> Iterator[Hit]:
 @rule(
     "DS517",
     Severity.WARNING,
-    "A torch optimizer state that fp16 cannot hold",
+    "DeepSpeed cannot drive this torch optimizer",
     fires=example("SparseAdam", {"bf16": {"enabled": True}}),
     quiet=example("AdamW", {"bf16": {"enabled": True}}),
 )
-def unsuited(doc: Document, mode: Mode) -> Iterator[Hit]:
+def unsuited(doc: Document) -> Iterator[Hit]:
     """SparseAdam wants sparse gradients and LBFGS a closure; DeepSpeed gives dense ones and calls `step()` bare."""
     name = kind(doc)
     if name in ("SparseAdam", "LBFGS"):
         needs = "sparse gradients" if name == "SparseAdam" else "a closure"
-        cast = " and fp32 weights" if enabled(doc, "bf16", mode) or enabled(doc, "fp16", mode) else ""
-        yield hit("optimizer.type", f"{name} needs {needs}{cast}, which DeepSpeed does not give it", '"type": "AdamW"')
+        yield hit("optimizer.type", f"{name} needs {needs}, which DeepSpeed does not give it", '"type": "AdamW"')

@@ -125,7 +125,7 @@ def comms(doc: Document) -> Iterator[Hit]:
 @rule(
     "DS756",
     Severity.WARNING,
-    "checkpoint tags are not compared across ranks in silence",
+    "Different checkpoint tags across ranks go unseen",
     fires={**_B, "checkpoint": {"tag_validation": "Ignore"}},
     quiet={**_B, "checkpoint": {"tag_validation": "Warn"}},
 )
