@@ -107,18 +107,20 @@ class _Recovery(Words):
         return Node("array" if kind == "array" else "object", at, at, style="braces")
 
     def _body(self, at: int) -> int:
-        comma = False
+        comma, comma_at = False, -1
         while self.stack:
             node, at = self.stack[-1], self.skip(at)
             mark = self.text[at : at + 1]
             if mark == "":
                 return self._end_of_text(at)
             if mark in "}])":
+                if comma:
+                    self.note("a trailing comma", comma_at)
                 at, comma = self._close(mark, at), False
             elif mark in ",;":
                 if comma or not node.children or mark == ";":
                     self.fault(at, f"{mark!r} stands here and nothing before it", "delete it", Edit(at, at + 1, ""))
-                comma, at = True, at + 1
+                comma, comma_at, at = True, at, at + 1
                 continue
             elif match := _ELLIPSIS.match(self.text, at):
                 self.fault(at, "'...' stands for something that was left out", "delete it", Edit(at, match.end(), ""))
@@ -135,7 +137,7 @@ class _Recovery(Words):
             if self.stack and self.text.startswith((",", ";"), after):
                 if self.text[after] == ";":
                     self.fault(after, "';' stands where a comma is due", "write ,", Edit(after, after + 1, ","))
-                comma, at = True, after + 1
+                comma, comma_at, at = True, after, after + 1
         return at
 
     def _between(self, node: Node, at: int, comma: bool) -> None:

@@ -16,7 +16,7 @@ from dstrain.core.finding import Severity
 from dstrain.core.nearest import did_you_mean
 from dstrain.dsconfig._hjson import parse
 from dstrain.dsconfig._reading import collapsed, decode, duplicates, extension_findings, finding, from_fault, unreadable
-from dstrain.dsconfig._tree import Fault, Lines, Node, Stop, apply_edits
+from dstrain.dsconfig._tree import Edit, Fault, Lines, Node, Stop, apply_edits
 from dstrain.dsconfig.codes import READING
 from dstrain.dsconfig.document import Document
 
@@ -143,7 +143,7 @@ def _read_text(text: str, name: str, faults: list[Fault]) -> Document:
         tuple(findings),
         text,
         format_,
-        _mended(text, suffix, root, faults),
+        _mended(text, suffix, root, faults, extensions),
     )
 
 
@@ -206,9 +206,11 @@ def _as_yaml(root: Node, suffix: str, faults: list[Fault]) -> tuple[Node, dict[s
     return root, {}, "yaml"
 
 
-def _mended(text: str, suffix: str, root: Node, faults: list[Fault]) -> str | None:
+def _mended(text: str, suffix: str, root: Node, faults: list[Fault], extensions: Mapping[str, list[int]]) -> str | None:
     """The text with all mechanical mends made, when there are any and they change nothing that was read."""
     edits = [edit for fault in faults for edit in fault.edits]
+    if suffix != ".hjson":  # DeepSpeed takes a trailing comma, and nobody writes one on purpose
+        edits += [Edit(at, at + 1, "") for at in extensions.get("a trailing comma", [])]
     if not edits:
         return None
     mended = apply_edits(text, edits)

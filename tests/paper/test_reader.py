@@ -114,6 +114,15 @@ def test_hjson_as_deepspeed_reads_it() -> None:
     assert not document.findings
 
 
+def test_a_trailing_comma_is_advice_with_a_mend() -> None:
+    document = read_text('{"a": [1, 2,], // one\n}', "c.json")
+    assert document.data == {"a": [1, 2]}
+    assert [(f.id, f.severity, str(f.place)) for f in document.findings] == [("DS010", Severity.ADVICE, "c.json:1:12")]
+    assert document.mended == '{"a": [1, 2] // one\n}'
+    assert read_text('{"a": [1, 2,]}', "c.hjson").mended is None
+    assert read_text('{"a": True, "b": [1,],}', "c.json").mended == '{"a": true, "b": [1]}'
+
+
 def test_hjson_in_a_json_file_is_advice_and_an_error_for_transformers() -> None:
     document = read_text('{"a": 1, // one\n}', "c.json")
     assert [(f.id, f.severity) for f in document.findings] == [("DS010", Severity.ADVICE)]
