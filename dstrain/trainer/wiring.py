@@ -17,6 +17,7 @@ from dstrain.args.training import TrainingArguments
 from dstrain.backends.base import Backend, Recipe, Schedule
 from dstrain.core.errors import PlanError
 from dstrain.core.facts import HostFacts, WorldFacts
+from dstrain.core.finding import Severity, render
 from dstrain.dsconfig.reader import read
 from dstrain.ops.load import activate
 from dstrain.probe import host_facts, model_facts, world_facts
@@ -56,8 +57,9 @@ def plan_run(args: TrainingArguments, model: nn.Module, train: Any, evaluation: 
     if resolution.plan is None:
         raise PlanError(resolution.findings)
     if world.rank == 0:
-        for finding in resolution.findings:
-            print(f"{finding.place}: {finding.severity.value} {finding.id}: {finding.message}", file=sys.stderr)
+        # Advice is for `dstrain plan`; what is not meant is said at every start.
+        if warnings_found := [finding for finding in resolution.findings if finding.severity is Severity.WARNING]:
+            print(render(warnings_found), file=sys.stderr)
     return Planned(resolution.plan, host)
 
 
