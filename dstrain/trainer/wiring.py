@@ -56,10 +56,10 @@ def plan_run(args: TrainingArguments, model: nn.Module, train: Any, evaluation: 
         _show(resolution, wanted, world)
     if resolution.plan is None:
         raise PlanError(resolution.findings)
-    if world.rank == 0:
-        # Advice is for `dstrain plan`; what is not meant is said at every start.
-        if warnings_found := [finding for finding in resolution.findings if finding.severity is Severity.WARNING]:
-            print(render(warnings_found), file=sys.stderr)
+    # Advice is for `dstrain plan`; what is not meant is said at every start.
+    loud = [finding for finding in resolution.findings if finding.severity is Severity.WARNING]
+    if loud and world.rank == 0:
+        print(render(loud), file=sys.stderr)
     return Planned(resolution.plan, host)
 
 

@@ -25,8 +25,8 @@ def _train(folder: str, name: str) -> tuple[list[float], int]:
         folder, deepspeed=str(_FOLDER / f"{name}.json"), max_steps=2, logging_steps=1, save_strategy="no"
     )
     trainer: Any = Trainer(models.TinyLM(), args, train_dataset=data.padded_rows(32))
-    DeepSpeedConfig(copy.deepcopy(dict(trainer.plan.deepspeed)))
     trainer.train()
+    DeepSpeedConfig(copy.deepcopy(dict(trainer.plan.deepspeed)))  # it asks the process group for the world size
     trainer._prepared().close()
     return [entry["loss"] for entry in trainer.state.log_history], trainer.plan.zero_stage
 
