@@ -122,7 +122,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "cpu": Preset(
-        "Ranks without a GPU (gloo): for tests and for trying things out. Small buckets, since ranks on one machine share "
+        "Ranks without a GPU (gloo): for tests and for trying things out. Small buckets: ranks on one machine share "
         "its memory.",
         {"stage": 1, "reduce_bucket_size": 5_000_000, "allgather_bucket_size": 5_000_000},
     ),
