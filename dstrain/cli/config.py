@@ -159,12 +159,13 @@ def run(args: argparse.Namespace) -> int:
         "schema": ("_config_show", "schema"),
         "new": ("_config_new", "run"),
     }[args.action]
-    # Only what is needed: a check of one file is held to half a second.
-    action: Callable[[argparse.Namespace], int] = getattr(import_module(f"dstrain.cli.{module}"), function)
-    # A tenth of a check is the collector walking over classes that were just imported.
+    # A check of one file is held to half a second, and a tenth of that would be the garbage collector walking over
+    # the classes that were just imported.
     collecting = gc.isenabled()
     gc.disable()
     try:
+        # Only the action that was typed is imported.
+        action: Callable[[argparse.Namespace], int] = getattr(import_module(f"dstrain.cli.{module}"), function)
         return action(args)
     finally:
         if collecting:
