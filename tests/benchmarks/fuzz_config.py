@@ -159,6 +159,7 @@ def keep(content: bytes, name: str, failures: Counter[str]) -> None:
         return
     suffix = Path(name).suffix or ".txt"
     path = CASES / f"{place.replace(':', '_')}_{hashlib.sha256(content).hexdigest()[:8]}{suffix}"
+    CASES.mkdir(exist_ok=True)
     path.write_bytes(content)
     print(f"FAILED at {place}: {traceback.format_exc().splitlines()[-1][:150]}\n  kept as {path}", flush=True)
 
