@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -59,10 +60,20 @@ class Meter:
     loss_sum: torch.Tensor | None = None
     steps: int = 0
     tokens: int = 0
+    unit: Literal["tokens", "rows"] = "tokens"
     total_loss: float = 0.0
     total_steps: int = 0
     started_s: float = field(default_factory=time.perf_counter)
     last: StepOutcome | None = None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time that is not training: evaluation, saving."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.started_s += time.perf_counter() - begin
 
     def add(self, loss: torch.Tensor, tokens: int, outcome: StepOutcome) -> None:
         """One optimizer step; `loss` is this rank's part of the step's mean."""
@@ -81,7 +92,7 @@ class Meter:
         mean = float(sums[0]) / self.steps
         self.total_loss += float(sums[0])
         self.total_steps += self.steps
-        rates = {"loss": mean, "tokens_per_second": float(sums[1]) / max(now - self.started_s, 1e-9)}
+        rates = {"loss": mean, f"{self.unit}_per_second": float(sums[1]) / max(now - self.started_s, 1e-9)}
         self.loss_sum, self.steps, self.tokens, self.started_s = None, 0, 0, now
         return rates
 
@@ -101,8 +112,10 @@ def train(run: TrainRun) -> TrainerControl:
     """
     state, events = run.state, run.events
     control = events.fire("on_train_begin")
+    run.meter.started_s = time.perf_counter()
     if state.global_step == 0 and run.plan.report.eval_on_start:
-        run.evaluate()
+        with run.meter.paused():
+            run.evaluate()
     while state.global_step < state.max_steps and not control.should_training_stop:
         _epoch(run)
         control = run.events.control
@@ -156,6 +169,7 @@ def _step(run: TrainRun, window: list[MicroBatch]) -> None:
     state.step_in_epoch += 1
     state.skipped_steps += not outcome.applied
     _count_epoch(run)
+    run.meter.unit = "tokens" if "input_ids" in window[0].batch else "rows"
     tokens = sum(_tokens(micro.batch) for micro in window if not micro.share.filler)
     run.meter.add(step_loss / dist.world_size(), tokens, outcome)
 
@@ -172,20 +186,21 @@ def _tokens(batch: Batch) -> int:
 
 
 def _meet_wishes(run: TrainRun) -> None:
-    control = run.events.control
+    events = run.events
+    control = events.control
     if control.should_log:
         control.should_log = False
         if values := run.meter.take():
             log(run, values)
     if control.should_evaluate:
         control.should_evaluate = False
-        run.evaluate()
-        run.meter.started_s = time.perf_counter()
+        with run.meter.paused():
+            run.evaluate()
     if control.should_save:
         control.should_save = False
-        run.save()
-        run.events.fire("on_save")
-        run.meter.started_s = time.perf_counter()
+        with run.meter.paused():
+            run.save()
+            events.fire("on_save")
 
 
 def log(run: TrainRun, values: dict[str, Any]) -> None:

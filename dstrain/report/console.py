@@ -94,6 +94,7 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "learning_rate": lambda value: f"lr {value:.3g}",
     "grad_norm": lambda value: f"grad norm {value:.3g}",
     "tokens_per_second": lambda value: f"{count_text(value)} tokens/s",
+    "rows_per_second": lambda value: f"{count_text(value)} rows/s",
 }
 
 

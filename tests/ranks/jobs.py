@@ -25,6 +25,10 @@ def _model_and_rows(kind: str, dropout: float) -> tuple[Any, Any, Any]:
 
     if kind == "ragged":
         return models.TinyLM(dropout=dropout), data.ragged_rows(40), pad_collate()
+    if kind == "poisoned":
+        rows = data.xy_rows(40)
+        rows[17]["x"] = rows[17]["x"] * float("nan")
+        return models.Mlp(dropout=dropout), rows, None
     if kind == "augmenting":
         return models.Mlp(dropout=dropout), data.Augmenting(40), None
     return models.Mlp(dropout=dropout), data.xy_rows(40), None
@@ -140,6 +144,7 @@ def train(
         "weights": weights_digest(trainer),
         "step": out.global_step,
         "epoch": trainer.state.epoch,
+        "finite": all(bool(tensor.isfinite().all()) for _, tensor in trainer._prepared().weights()),
         "skipped": trainer.state.skipped_steps,
     }
     trainer._prepared().close()

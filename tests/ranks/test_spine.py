@@ -98,6 +98,24 @@ def test_bf16_trains_near_fp32(ranks2: RankPool, reference: dict, stage: int, tm
     assert losses != wanted
 
 
+@pytest.mark.parametrize("stage", [None, *STAGES])
+def test_a_step_that_is_not_finite_is_skipped_and_seen(
+    rank1: RankPool, ranks2: RankPool, stage: int | None, tmp_path: Path
+) -> None:
+    """One poisoned row: its step changes nothing, is counted and logged as what it was; the schedule waits."""
+    options = {"stage": stage, "kind": "poisoned", "micro": 8 if stage is None else 4, "steps": 5, "optim": "sgd"}
+    results = (rank1 if stage is None else ranks2).run(_train, str(tmp_path), options)
+    for result in results:
+        losses = [row[0] for row in result["rows"]]
+        (bad,) = [index for index, loss in enumerate(losses) if not np.isfinite(loss)]
+        assert result["skipped"] == 1
+        assert not np.isfinite(result["rows"][bad][2])
+        lrs = [row[1] for row in result["rows"]]
+        assert lrs[bad + 1] == lrs[bad] if bad < 4 else True
+        assert len(set(lrs)) == (4 if bad < 4 else 5)
+        assert result["finite"]
+
+
 @pytest.mark.parametrize("n", range(6))
 def test_n_rows_in_n_rows_out(rank1: RankPool, ranks2: RankPool, n: int, tmp_path: Path) -> None:
     (one,) = rank1.run(_predict, str(tmp_path), {"stage": None, "n": n, "batch": 5})
