@@ -15,7 +15,7 @@ from dstrain.core.errors import CheckpointError
 
 
 def capture() -> dict[str, Any]:
-    """The states of Python, NumPy, torch's CPU generator and every accelerator's."""
+    """The states of Python, NumPy, torch's CPU generator and this rank's CUDA device."""
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
@@ -23,8 +23,8 @@ def capture() -> dict[str, Any]:
         "numpy": [str(kind), torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
         "torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all()
+    if torch.cuda.is_available():  # of this rank's device only: to ask the others would put a context on each
+        state["cuda"] = torch.cuda.get_rng_state()
     return state
 
 
@@ -36,7 +36,7 @@ def restore(state: dict[str, Any]) -> None:
     np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+        torch.cuda.set_rng_state(state["cuda"])
 
 
 @contextlib.contextmanager

@@ -95,22 +95,31 @@ class CheckpointStore:
     def _publish(self, staging: Path, step: int) -> None:
         atomic.fsync_folder(staging)
         target = self.path(step)
-        aside = None
-        if target.exists():  # a damaged folder of that name: it was refused at resume, so it gives way
-            aside = self.folder / f"{_STAGING}old-{step}"
+        aside = self._aside(step)
+        if target.exists():  # a damaged one that was passed over at resume, or one of the same step
             shutil.rmtree(aside, ignore_errors=True)
-            target.rename(aside)
+            target.rename(aside)  # cut short here, `_mend` brings it back
         staging.rename(target)
         atomic.fsync_folder(self.folder)
         atomic.write_text(self.folder / "latest", f"{target.name}\n")
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def _aside(self, step: int) -> Path:
+        return self.folder / f"{_STAGING}old-{step}"
+
+    def _mend(self) -> None:
+        """Bring back a checkpoint that was being replaced by another of its step when its rank was killed."""
+        for aside in self.folder.glob(f"{_STAGING}old-*"):
+            target = self.path(int(aside.name.rpartition("-")[2]))
+            if not target.exists():
+                aside.rename(target)
 
     def newest(self) -> tuple[Path | None, list[str]]:
         """The newest whole checkpoint, the same on every rank, and a line for each damaged one that was passed over."""
         found: tuple[Path | None, list[str]] = (None, [])
         if dist.is_main():
             notes: list[str] = []
+            self._mend()
             for step in self.steps():
                 faults = manifest.problems(self.path(step))
                 if not faults:

@@ -27,6 +27,7 @@ class EvalRun:
 
     Args:
         batches: this rank's micro-batches; each rank has the same number of them.
+        look: shown each batch before it is run.
         keep: whether outputs and labels are kept, for metrics or for predictions.
     """
 
@@ -35,6 +36,7 @@ class EvalRun:
     events: CallbackHandler
     label_names: tuple[str, ...]
     weigh: Callable[[Batch], int]
+    look: Callable[[Batch], None]
     keep: bool
 
 
@@ -66,6 +68,7 @@ def evaluate(run: EvalRun) -> EvalResult:
     rows = 0
     with run.backend.evaluating():
         for micro in run.batches:
+            run.look(micro.batch)
             output = run.backend.forward(micro.batch)
             run.events.fire("on_prediction_step")
             if micro.share.filler:

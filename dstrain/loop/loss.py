@@ -97,25 +97,6 @@ def weight_of(batch: Mapping[str, Any], names: tuple[str, ...], *, shifted: bool
     return int((labels != IGNORED).sum())
 
 
-def probe_batches(batch: Mapping[str, Any], names: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Two batches that differ in the first label of each row only: kept in one, ignored in the other.
-
-    A model that shifts labels gives both the same loss. None when the labels are no sequences of tokens.
-    """
-    name = next((name for name in names if isinstance(batch.get(name), Tensor)), None)
-    if name is None:
-        return None
-    labels: Tensor = batch[name]
-    if labels.is_floating_point() or labels.dim() < 2 or labels.shape[1] < 2:
-        return None
-    kept, ignored = labels.clone(), labels.clone()
-    kept[:, 0] = labels[:, 0].clamp(min=0)
-    # A label beside it, so that the mean without the first one is over something.
-    kept[:, 1] = ignored[:, 1] = labels[:, 1].clamp(min=0)
-    ignored[:, 0] = IGNORED
-    return {**batch, name: kept}, {**batch, name: ignored}
-
-
 def weighted(loss: Tensor, weight: float) -> Tensor:
     """loss x weight in float32 at least; a mean over nothing (NaN) with weight 0 is 0, with a gradient of 0."""
     loss = loss if loss.dtype == torch.float64 else loss.float()

@@ -37,6 +37,7 @@ class TrainRun:
     Args:
         compute_loss: the mean loss of a micro-batch, through the backend's forward.
         weigh: how many items that mean was taken over.
+        look: shown the first batch of each step, before any is weighed.
         evaluate: runs an evaluation, logs it, returns its metrics.
         save: writes a checkpoint of the state as it is.
     """
@@ -48,6 +49,7 @@ class TrainRun:
     state: TrainerState
     compute_loss: Callable[[Batch], tuple[torch.Tensor, Output]]
     weigh: Callable[[Batch], int]
+    look: Callable[[Batch], None]
     evaluate: Callable[[], dict[str, Any]]
     save: Callable[[], None]
     meter: Meter = field(default_factory=lambda: Meter())
@@ -119,8 +121,6 @@ def train(run: TrainRun) -> TrainerControl:
     while state.global_step < state.max_steps and not control.should_training_stop:
         _epoch(run)
         control = run.events.control
-        if not control.should_training_stop:
-            state.epoch_index, state.step_in_epoch = state.epoch_index + 1, 0
     events.fire("on_train_end")
     return run.events.control
 
@@ -143,6 +143,9 @@ def _epoch(run: TrainRun) -> None:
         per_epoch = run.plan.length.steps_per_epoch
         if per_epoch is None and steps:
             state.epoch = float(state.epoch_index + 1)
+    # A checkpoint of the epoch's end goes on with the next epoch, and one of its last step with this end.
+    if not events.control.should_training_stop:
+        state.epoch_index, state.step_in_epoch = state.epoch_index + 1, 0
     events.fire("on_epoch_end")
     _meet_wishes(run)
 
@@ -150,6 +153,7 @@ def _epoch(run: TrainRun) -> None:
 def _step(run: TrainRun, window: list[MicroBatch]) -> None:
     state, events, backend = run.state, run.events, run.backend
     events.fire("on_step_begin")
+    run.look(window[0].batch)
     weights = [0 if micro.share.filler else run.weigh(micro.batch) for micro in window]
     total = int(dist.all_reduce_sum(torch.tensor([sum(weights)])).item()) if dist.world_size() > 1 else sum(weights)
     scale = dist.world_size() / total if total else 0.0

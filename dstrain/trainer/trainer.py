@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from dstrain import dist
@@ -23,6 +22,7 @@ from dstrain.data.order import Split, eval_shares
 from dstrain.loop import evaluate as evaluation
 from dstrain.loop import loss as losses
 from dstrain.loop.events import CallbackHandler, FlowCallback
+from dstrain.loop.shift import ShiftProbe
 from dstrain.loop.state import NAME as STATE_NAME
 from dstrain.loop.state import TrainerControl, TrainerState
 from dstrain.loop.train import Meter, TrainRun, emit, train
@@ -74,7 +74,7 @@ class Trainer:
         self._console = Console(enabled=self._main, bar=_bar(self.args.disable_tqdm), total=self.plan.length.max_steps)
         self._store = CheckpointStore(Path(self.plan.output_dir))
         self._backend: Backend | None = None
-        self._shifted: bool | None = None
+        self._shift: ShiftProbe | None = None
         self.state = self._fresh_state()
         self.control = TrainerControl()
         self._meter = Meter()
@@ -102,7 +102,6 @@ class Trainer:
         for note in notes:
             self._console.note(note)
         self._store.sweep()
-        self._probe_shift(self.train_dataset)
         if checkpoint is None:
             seed_rank(self.plan.loader.seed, dist.rank())
         else:
@@ -177,6 +176,7 @@ class Trainer:
                 for notice in self.plan.notices:
                     self._console.note(notice)
             self._backend, self.model = wiring.start_backend(self._planned, self.model, self.args.ddp_timeout)
+            self._shift = ShiftProbe(self._backend, self._label_names)
         return self._backend
 
     def _run(self, backend: Backend) -> TrainRun:
@@ -188,6 +188,7 @@ class Trainer:
             state=self.state,
             compute_loss=self._compute_loss,
             weigh=self._weigh,
+            look=self._look,
             evaluate=self.evaluate,
             save=self._save,
             meter=self._meter,
@@ -204,22 +205,11 @@ class Trainer:
         return losses.loss_of(output), output
 
     def _weigh(self, batch: Batch) -> int:
-        return losses.weight_of(batch, self._label_names, shifted=bool(self._shifted))
+        return losses.weight_of(batch, self._label_names, shifted=bool(self._shift and self._shift.shifted))
 
-    def _probe_shift(self, dataset: Any) -> None:
-        """Whether the model shifts labels by one: found by asking it, once, with two batches of the first row."""
-        if self._shifted is not None or not rows_of(dataset):
-            return
-        with rng.kept():
-            pair = losses.probe_batches(self.data_collator([dataset[0]]), self._label_names)
-            if pair is None:
-                return
-            backend = self._prepared()
-            with backend.evaluating():
-                values = [losses.find_loss(backend.forward(batch)) for batch in pair]
-        if all(value is not None for value in values):
-            same = bool(torch.equal(*values))  # type: ignore[arg-type]
-            self._shifted = dist.broadcast_object(same)
+    def _look(self, batch: Batch) -> None:
+        if self._shift is not None:
+            self._shift.look(batch)
 
     def _evaluation(self, dataset: Any, *, keep: bool) -> evaluation.EvalResult:
         rows = rows_of(dataset)
@@ -227,13 +217,14 @@ class Trainer:
             what = "there is no evaluation dataset" if dataset is None else "the evaluation dataset has no length"
             raise DataError(what, fix="pass a dataset with __len__ and __getitem__")
         backend = self._prepared()
-        self._probe_shift(dataset)
         world = self.plan.world
         with rng.kept():
             shares = eval_shares(rows, self.plan.batch.eval_rows, world.world_size, world.rank)
             micros = batches(dataset, shares, None, self.plan.loader, self.data_collator)
             keep = keep and not self.args.prediction_loss_only
-            run = evaluation.EvalRun(backend, micros, self.callback_handler, self._label_names, self._weigh, keep)
+            run = evaluation.EvalRun(
+                backend, micros, self.callback_handler, self._label_names, self._weigh, self._look, keep
+            )
             return evaluation.evaluate(run)
 
     def _metrics(self, result: evaluation.EvalResult, prefix: str) -> dict[str, float]:
@@ -291,8 +282,7 @@ class Trainer:
             atomic.write_json(self._store.folder / "plan.json", self.plan.as_json())
 
     def _finish(self) -> None:
-        if values := self._meter.take():
-            del values  # counted in the totals; steps after the last log are in the mean of the run
+        self._meter.take()  # steps after the last log count in the mean of the run
         self.save_state()
 
     def _report_callback(self) -> ReportCallback:

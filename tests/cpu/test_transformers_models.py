@@ -80,7 +80,8 @@ def test_trains_evaluates_and_loads_again(make: Any, kind: str, shifted: bool | 
     trainer.train()
     after = trainer.evaluate()["eval_loss"]
     assert after < before
-    assert trainer._shifted is shifted
+    assert trainer._shift is not None
+    assert trainer._shift.shifted is shifted
     trainer.save_model()
     again = type(model).from_pretrained(tmp_path)
     for (name, ours), (_, theirs) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):

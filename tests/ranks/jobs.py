@@ -25,6 +25,8 @@ def _model_and_rows(kind: str, dropout: float) -> tuple[Any, Any, Any]:
 
     if kind == "ragged":
         return models.TinyLM(dropout=dropout), data.ragged_rows(40), pad_collate()
+    if kind == "stream":
+        return models.TinyLM(dropout=dropout), data.Stream(rows=data.ragged_rows(20)), pad_collate()
     if kind == "poisoned":
         rows = data.xy_rows(40)
         rows[17]["x"] = rows[17]["x"] * float("nan")
@@ -104,6 +106,7 @@ def train(
     rows: int | None = None,
     resume: bool | str | None = None,
     save_steps: int | None = None,
+    save_strategy: str | None = None,
     die_at: int | None = None,
     die_saving: tuple[str, int, int] | None = None,
     config: dict[str, Any] | None = None,
@@ -126,7 +129,7 @@ def train(
         logging_steps=1,
         disable_tqdm=True,
         deepspeed=config if config is not None else zero(stage),
-        save_strategy="no" if save_steps is None else "steps",
+        save_strategy=save_strategy or ("no" if save_steps is None else "steps"),
         save_steps=save_steps or 500,
         resume_from_checkpoint=resume,
         **given,
@@ -136,6 +139,7 @@ def train(
         args,
         collate,
         dataset if rows is None else [dataset[index] for index in range(rows)],
+        eval_dataset=dataset if "eval_strategy" in given else None,
         callbacks=[recorder],
     )
     out = trainer.train()
@@ -144,6 +148,7 @@ def train(
         "weights": weights_digest(trainer),
         "step": out.global_step,
         "epoch": trainer.state.epoch,
+        "evaluated": [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry],
         "finite": all(bool(tensor.isfinite().all()) for _, tensor in trainer._prepared().weights()),
         "skipped": trainer.state.skipped_steps,
     }

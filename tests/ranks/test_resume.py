@@ -56,6 +56,28 @@ def test_kill_and_resume_bit_for_bit(
     assert [line["loss"] for line in lines if "loss" in line] == [row[0] for row in whole["rows"]]
 
 
+def test_saving_and_evaluating_by_epoch(ranks2: RankPool, tmp_path: Path) -> None:
+    """A checkpoint of an epoch's end goes on with the next epoch: what belonged to that end is not done again."""
+    options = _options(1, save_strategy="epoch", eval_strategy="epoch")
+    whole = ranks2.run(_train, str(tmp_path / "whole"), options)[0]
+    folder = str(tmp_path / "killed")
+    with pytest.raises(RanksFailed):
+        ranks2.run(_train, folder, options | {"die_at": 7})
+    rest = ranks2.run(_train, folder, options | {"resume": "auto"})[0]
+    assert rest["rows"] == whole["rows"][5:]
+    assert rest["weights"] == whole["weights"]
+    assert rest["evaluated"] == whole["evaluated"] == [5, 10]
+    assert {path.name for path in Path(folder).glob("checkpoint-*")} == {"checkpoint-5", "checkpoint-10"}
+
+
+def test_a_replacement_that_was_cut_short_is_undone(ranks2: RankPool, tmp_path: Path) -> None:
+    whole = ranks2.run(_train, str(tmp_path), _options(2, steps=3))[0]
+    (tmp_path / "checkpoint-3").rename(tmp_path / ".staging-old-3")
+    rest = ranks2.run(_train, str(tmp_path), _options(2, steps=4, resume="auto"))[0]
+    assert len(rest["rows"]) == 1
+    assert len(whole["rows"]) == 3
+
+
 @pytest.mark.parametrize("resumed_at", [2, 5, 9])
 def test_resume_from_any_step(ranks2: RankPool, resumed_at: int, tmp_path: Path) -> None:
     whole = ranks2.run(_train, str(tmp_path / "whole"), _options(2))[0]

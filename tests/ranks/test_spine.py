@@ -78,6 +78,13 @@ def test_the_last_smaller_step_of_an_epoch(rank1: RankPool, ranks2: RankPool, ro
     _close(two[0]["rows"], one["rows"])
 
 
+def test_a_stream_is_split_like_rows(rank1: RankPool, ranks2: RankPool, tmp_path: Path) -> None:
+    """20 rows in steps of 8, 8 and 4, then from the beginning: labels are weighed by token from the first step on."""
+    (one,) = rank1.run(_train, str(tmp_path / "1"), {"stage": None, "kind": "stream", "micro": 8})
+    two = ranks2.run(_train, str(tmp_path / "2"), {"stage": 3, "kind": "stream", "micro": 2, "accumulation": 2})
+    _close(two[0]["rows"], one["rows"])
+
+
 @pytest.mark.parametrize("max_grad_norm", [0.0, 0.01, 1e9])
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_norm_is_clipped_where_it_was_asked(
