@@ -22,7 +22,7 @@ check: $(VENV)/.dev ## lint, format, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev ## steps/s of the Trainer over a bare deepspeed.initialize loop
 	$(BIN)/python tests/benchmarks/step_rate.py

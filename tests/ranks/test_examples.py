@@ -57,7 +57,7 @@ def test_the_api_example_under_the_deepspeed_launcher_with_zero_3(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert done.survivors == ()
     with safe_open(tmp_path / "run" / "model.safetensors", "pt") as saved:
-        assert saved.get_tensor("layers.0.weight").shape == (16, 4)
+        assert saved.get_tensor("net.0.weight").shape == (16, 4)
 
 
 def test_the_api_example_as_a_plain_python_program(tmp_path: Path) -> None:
