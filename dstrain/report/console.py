@@ -49,7 +49,7 @@ class Console:
         """One optimizer step is done; `values` are those known at once (lr, grad norm)."""
         self._values |= values
         if self._progress is not None:
-            self._progress.update(self._task, completed=step, text=f"{self._text()}  {self._left(step)} left")
+            self._progress.update(self._task, completed=step, text=f"{self._left(step)} left  {self._text()}")
 
     def record(self, logs: dict[str, Any]) -> None:
         """One record of the log."""
@@ -91,8 +91,8 @@ class Console:
 
 _SHOWN: dict[str, Callable[[float], str]] = {
     "loss": lambda value: f"loss {value:.4f}",
-    "learning_rate": lambda value: f"lr {value:.3g}",
-    "grad_norm": lambda value: f"grad norm {value:.3g}",
+    "learning_rate": lambda value: f"lr {value:.2e}",
+    "grad_norm": lambda value: f"grad norm {value:.2f}",
     "tokens_per_second": lambda value: f"{count_text(value)} tokens/s",
     "rows_per_second": lambda value: f"{count_text(value)} rows/s",
 }
