@@ -35,12 +35,8 @@ class Console:
         """Training starts (or goes on) at `step` of `total`."""
         self._total, self._first_step, self._started_s, self._values = total, step, time.perf_counter(), {}
         if self._bar_wanted:
-            columns = (
-                TextColumn("step"),
-                MofNCompleteColumn(),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[text]}"),
-            )
+            # 80 columns hold it all; what is most wanted stands first, since a narrower terminal cuts the end.
+            columns = (MofNCompleteColumn(), BarColumn(bar_width=8), TextColumn("{task.fields[text]}"))
             self._progress = Progress(*columns, console=self._rich, transient=False)
             self._task = self._progress.add_task("step", total=total, completed=step, text="")
             self._progress.start()
