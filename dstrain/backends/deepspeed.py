@@ -11,6 +11,7 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.runtime import torch_autocast
 from torch import Tensor, nn
 
 from dstrain.backends.base import Batch, Capabilities, Output, Recipe, Schedule, StepOutcome, move
@@ -36,6 +37,7 @@ class DeepSpeedBackend:
     def prepare(self, model: nn.Module, plan: RunPlan, recipe: Recipe) -> nn.Module:
         """`deepspeed.initialize` with exactly the plan's JSON."""
         self._plan, self._floats = plan, _FLOATS.get(plan.precision)
+        _forget_earlier_engines()
         made: list[Schedule] = []
 
         def make(optimizer: torch.optim.Optimizer) -> Schedule:
@@ -156,3 +158,11 @@ class DeepSpeedBackend:
         if self._engine is not None:
             self._engine.destroy()
             self._engine = None
+
+
+def _forget_earlier_engines() -> None:
+    """An engine with torch_autocast leaves a process-wide mark in 0.19.8 (runtime/torch_autocast.py), which no
+    `destroy()` takes away; an fp32 engine of ZeRO 1 or 2 after it would reduce its gradients in other dtypes.
+    """
+    torch_autocast.TORCH_AUTOCAST_INITIALIZED = False
+    torch_autocast.TORCH_AUTOCAST_DTYPE = None

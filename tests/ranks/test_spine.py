@@ -105,6 +105,17 @@ def test_bf16_trains_near_fp32(ranks2: RankPool, reference: dict, stage: int, tm
     assert losses != wanted
 
 
+def test_a_run_does_not_depend_on_the_past_of_its_process(rank1: RankPool, tmp_path: Path) -> None:
+    """torch_autocast marks the process in DeepSpeed 0.19.8; a later fp32 run, with it or without, is the same."""
+    plain, engine = {"stage": None, "micro": 8}, {"stage": 1, "micro": 8}
+    autocast = engine | {"config": jobs.zero(1, torch_autocast={"enabled": True, "dtype": "bfloat16"})}
+    runs = [plain, engine, autocast, engine, plain, autocast, engine]
+    seen = [rank1.run(_train, str(tmp_path / str(number)), options)[0] for number, options in enumerate(runs)]
+    assert seen[1]["rows"] == seen[3]["rows"] == seen[6]["rows"]
+    assert seen[0]["rows"] == seen[4]["rows"]
+    assert seen[2]["rows"] == seen[5]["rows"] != seen[1]["rows"]
+
+
 @pytest.mark.parametrize("stage", [None, *STAGES])
 def test_a_step_that_is_not_finite_is_skipped_and_seen(
     rank1: RankPool, ranks2: RankPool, stage: int | None, tmp_path: Path
