@@ -11,9 +11,10 @@ from typing import Any
 
 import deepspeed
 import torch
-from deepspeed.runtime import torch_autocast
 from torch import Tensor, nn
 
+from dstrain.backends import deepspeed_checkpoint
+from dstrain.backends import deepspeed_mends as mends
 from dstrain.backends.base import Batch, Capabilities, Output, Recipe, Schedule, StepOutcome, move
 from dstrain.core.errors import CheckpointError
 from dstrain.resolve.plan import RunPlan
@@ -37,7 +38,7 @@ class DeepSpeedBackend:
     def prepare(self, model: nn.Module, plan: RunPlan, recipe: Recipe) -> nn.Module:
         """`deepspeed.initialize` with exactly the plan's JSON."""
         self._plan, self._floats = plan, _FLOATS.get(plan.precision)
-        _forget_earlier_engines()
+        mends.forget_earlier_engines()
         made: list[Schedule] = []
 
         def make(optimizer: torch.optim.Optimizer) -> Schedule:
@@ -55,6 +56,9 @@ class DeepSpeedBackend:
             config=copy.deepcopy(dict(plan.deepspeed)),
             dist_init_required=False,
         )
+        deepspeed_checkpoint.install(self._engine)
+        mends.undo_first_step(self._engine.optimizer)
+        mends.keep_groups(self._engine.optimizer, self._engine.basic_optimizer)
         self._schedule = made[0] if made else None
         self.device = self._engine.device
         self._engine.train()
@@ -131,7 +135,9 @@ class DeepSpeedBackend:
         """The engine's own load, with what it gets wrong put right."""
         if not (folder / _TAG).is_dir():
             raise CheckpointError("the checkpoint holds no shards of a DeepSpeed engine", where=str(folder))
-        path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG)
+        deepspeed_checkpoint.check_openable(folder / _TAG)
+        with deepspeed_checkpoint.weights_only():
+            path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG)
         if path is None:  # (None, None) and a warning is how 0.19.8 says that nothing was there
             raise CheckpointError("DeepSpeed found nothing to load", where=str(folder))
         # Stages 1 and 2 take the clip norm from the checkpoint (stage_1_and_2.py:3671); the plan decides.
@@ -158,11 +164,3 @@ class DeepSpeedBackend:
         if self._engine is not None:
             self._engine.destroy()
             self._engine = None
-
-
-def _forget_earlier_engines() -> None:
-    """An engine with torch_autocast leaves a process-wide mark in 0.19.8 (runtime/torch_autocast.py), which no
-    `destroy()` takes away; an fp32 engine of ZeRO 1 or 2 after it would reduce its gradients in other dtypes.
-    """
-    torch_autocast.TORCH_AUTOCAST_INITIALIZED = False
-    torch_autocast.TORCH_AUTOCAST_DTYPE = None

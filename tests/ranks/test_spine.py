@@ -97,6 +97,16 @@ def test_the_norm_is_clipped_where_it_was_asked(
     _close(engine["rows"], single["rows"])
 
 
+@pytest.mark.parametrize("optim", ["sgd", "adagrad"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_truth_with_other_optimizers(rank1: RankPool, stage: int, optim: str, tmp_path: Path) -> None:
+    """With weight decay on matrices only, and a schedule: both must reach the optimizer that really runs."""
+    options = {"micro": 8, "optim": optim, "weight_decay": 0.5, "learning_rate": 0.05}
+    (single,) = rank1.run(_train, str(tmp_path / "s"), {"stage": None, **options})
+    (engine,) = rank1.run(_train, str(tmp_path / "e"), {"stage": stage, **options})
+    _close(engine["rows"], single["rows"], 1e-4)
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_bf16_trains_near_fp32(ranks2: RankPool, reference: dict, stage: int, tmp_path: Path) -> None:
     rows = ranks2.run(_train, str(tmp_path), {"stage": stage, "micro": 4, "bf16": True})[0]["rows"]
