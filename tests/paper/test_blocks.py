@@ -60,7 +60,7 @@ def test_params_are_typed_by_the_type_beside_them() -> None:
     config = DSConfig.model_validate({"optimizer": {"type": "ADAMW", "params": {"lr": "1e-4", "extra": 1}}})
     assert config.optimizer is not None
     params = config.optimizer.params
-    assert type(params) is OPTIMIZERS["AdamW"]
+    assert isinstance(params, OPTIMIZERS["AdamW"])
     assert params.lr == 1e-4
     assert params.model_extra == {"extra": 1}
     assert config.model_dump()["optimizer"]["params"]["betas"] == [0.9, 0.999]

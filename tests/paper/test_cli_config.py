@@ -222,7 +222,7 @@ def test_interrupted_and_broken_pipe(monkeypatch: pytest.MonkeyPatch, capfd: pyt
 def test_one_check_imports_no_torch(folder: Path) -> None:
     code = (
         "import sys; from dstrain.cli.main import main; code = main(['config', 'check', 'wrong.json']);"
-        "heavy = {'torch', 'deepspeed', 'transformers', 'numpy', 'yaml', 'rich'} & set(sys.modules);"
+        "heavy = {'torch', 'deepspeed', 'transformers', 'numpy', 'yaml', 'rich', 'pydantic'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else 10 + code)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

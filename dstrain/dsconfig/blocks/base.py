@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, model_validator
-
+from dstrain.dsconfig.blocks.light import LightModel, declared
 from dstrain.dsconfig.blocks.notes import Also, Required
 from dstrain.dsconfig.values import READ, ValueType, read, show, value_type
 
@@ -38,14 +37,12 @@ class BlockField:
         return cast("type[Block] | None", self.type.section)
 
 
-class Block(BaseModel):
+class Block(LightModel):
     """A section. Unknown keys are kept as they are; "auto" means what it means to DeepSpeed: the default.
 
     Numbers as people write them (`"5e8"`, `4.0`) are read as what they mean. A value that cannot be read raises
     pydantic's `ValidationError`: run the rules first, they say it all at once and better.
     """
-
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True, protected_namespaces=())
 
     strict: ClassVar[bool] = False
     """Whether DeepSpeed rejects unknown keys here (a pydantic model); else it ignores them in silence."""
@@ -56,9 +53,9 @@ class Block(BaseModel):
     reads: ClassVar[Mapping[str, str]] = {}
     """Where DeepSpeed 0.19.8 reads or declares each key: `runtime/config.py:340`, below its package folder."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _as_meant(cls, data: Any) -> Any:
+    def as_meant(cls, data: Any) -> Any:
+        """Keys by their own names, values as what they mean; what cannot be read is left to pydantic to refuse."""
         if not isinstance(data, Mapping):
             return data
         result: dict[str, Any] = {}
@@ -84,10 +81,10 @@ def takes_auto(field: BlockField) -> bool:
 def fields_of(block: type[Block]) -> Mapping[str, BlockField]:
     """The fields of a block by the name that a file uses."""
     fields = {}
-    for name, info in block.model_fields.items():
-        field = BlockField(name, info.annotation, tuple(info.metadata), None)
-        if field.section is None and not info.is_required():
-            field.default = info.get_default(call_default_factory=True)
+    for name, entry in declared(block).items():
+        field = BlockField(name, entry.annotation, entry.notes, None)
+        if field.section is None:
+            field.default = entry.fresh()
         fields[name] = field
     return fields
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
-
 from dstrain.dsconfig.blocks.base import Block, read_at
+from dstrain.dsconfig.blocks.light import PositiveInt, made_by
 from dstrain.dsconfig.blocks.notes import BYTES, NOT_NULL, AnyCase, Condition
 
 _CALLED = Condition("the model calls deepspeed.checkpointing.checkpoint()")
@@ -121,7 +120,7 @@ class Checkpoint(Block):
     """Load a universal checkpoint (made by ds_to_universal), which fits any number of ranks."""
     use_node_local_storage: bool = False
     """Each node writes to a disk of its own."""
-    parallel_write: Annotated[ParallelWrite, NOT_NULL] = Field(default_factory=ParallelWrite)
+    parallel_write: Annotated[ParallelWrite, NOT_NULL] = made_by(ParallelWrite)
     """Which ranks write."""
     checkpoint_serialization: bool = True
     """Write torch's zip format; false writes the old one."""

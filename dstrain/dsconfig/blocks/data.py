@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
-
 from dstrain.dsconfig.blocks.base import Block, read_at
+from dstrain.dsconfig.blocks.light import NonNegativeInt, PositiveInt, made_by
 from dstrain.dsconfig.blocks.notes import NOT_NULL, STEPS, Required, Unit
 
 _WHEN_ON = Required("enabled = true")
@@ -120,9 +119,9 @@ class DataSampling(Block):
     """How many processes load data."""
     pin_memory: bool = False
     """Load into page-locked memory."""
-    curriculum_learning: Annotated[CurriculumLearning, NOT_NULL] = Field(default_factory=CurriculumLearning)
+    curriculum_learning: Annotated[CurriculumLearning, NOT_NULL] = made_by(CurriculumLearning)
     """Start with easy samples."""
-    dynamic_batching: Annotated[DynamicBatching, NOT_NULL] = Field(default_factory=DynamicBatching)
+    dynamic_batching: Annotated[DynamicBatching, NOT_NULL] = made_by(DynamicBatching)
     """Batches of about equal numbers of tokens."""
 
 
@@ -205,7 +204,7 @@ class RandomLtd(Block):
     """Set by DeepSpeed while it runs; not for configuration files."""
     random_ltd_schedule: RandomLtdSchedule | None = None
     """How many tokens those layers see, over time."""
-    layer_token_lr_schedule: Annotated[LayerTokenLr, NOT_NULL] = Field(default_factory=LayerTokenLr)
+    layer_token_lr_schedule: Annotated[LayerTokenLr, NOT_NULL] = made_by(LayerTokenLr)
     """A learning rate that follows the tokens."""
 
 
@@ -216,7 +215,7 @@ class DataRouting(Block):
 
     enabled: bool = False
     """Route tokens."""
-    random_ltd: Annotated[RandomLtd, NOT_NULL] = Field(default_factory=RandomLtd)
+    random_ltd: Annotated[RandomLtd, NOT_NULL] = made_by(RandomLtd)
     """Let the middle layers skip some tokens."""
 
 
@@ -229,7 +228,7 @@ class DataEfficiency(Block):
     """Switch the whole section on."""
     seed: int = 1234
     """The random seed of the samplers."""
-    data_sampling: Annotated[DataSampling, NOT_NULL] = Field(default_factory=DataSampling)
+    data_sampling: Annotated[DataSampling, NOT_NULL] = made_by(DataSampling)
     """Which samples are used when."""
-    data_routing: Annotated[DataRouting, NOT_NULL] = Field(default_factory=DataRouting)
+    data_routing: Annotated[DataRouting, NOT_NULL] = made_by(DataRouting)
     """Which tokens pass which layers."""

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import NonNegativeInt, PositiveInt
-
 from dstrain.dsconfig.blocks.base import Block, read_at
+from dstrain.dsconfig.blocks.light import NonNegativeInt, PositiveInt
 from dstrain.dsconfig.blocks.notes import Condition, Unit
 
 _DEEPEP = Condition("comm_backend = deepep")

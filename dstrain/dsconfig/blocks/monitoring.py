@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import MinLen
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
-
 from dstrain.dsconfig.blocks.base import Block, read_at
+from dstrain.dsconfig.blocks.light import NonEmptyStr, NonNegativeFloat, NonNegativeInt, PositiveInt, made_by
 from dstrain.dsconfig.blocks.notes import NOT_NULL, Unit
 
 
@@ -52,7 +50,7 @@ class CommsLogger(Block):
     """Log collectives."""
     prof_all: bool = True
     """Log every operation."""
-    prof_ops: list[str] = Field(default_factory=list)
+    prof_ops: list[str] = made_by(list)
     """Log only these operations, by name (`all_reduce`), when prof_all is false."""
     verbose: bool = False
     """Print each operation as it ends."""
@@ -156,7 +154,7 @@ class ThroughputTimer(Block):
 class Timers(Block):
     """Timers; DeepSpeed looks at `throughput` only."""
 
-    throughput: Annotated[ThroughputTimer, NOT_NULL] = Field(default_factory=ThroughputTimer)
+    throughput: Annotated[ThroughputTimer, NOT_NULL] = made_by(ThroughputTimer)
     """The timer behind samples per second."""
 
 
@@ -208,9 +206,9 @@ class Autotuning(Block):
     """Search."""
     fast: bool = True
     """Try micro batch sizes only, at each stage."""
-    results_dir: Annotated[str, MinLen(1)] = "autotuning_results"
+    results_dir: NonEmptyStr = "autotuning_results"
     """Where results are written."""
-    exps_dir: Annotated[str, MinLen(1)] = "autotuning_exps"
+    exps_dir: NonEmptyStr = "autotuning_exps"
     """Where the experiments are written."""
     overwrite: bool = True
     """Run experiments again that have results."""

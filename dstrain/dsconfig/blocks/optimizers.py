@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import NonNegativeFloat
-
 from dstrain.dsconfig.blocks.base import Block, read_at
+from dstrain.dsconfig.blocks.light import NonNegativeFloat
 from dstrain.dsconfig.blocks.notes import FILLED, Condition
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
-
 from dstrain.dsconfig.blocks.base import Block, read_at
+from dstrain.dsconfig.blocks.light import NonNegativeInt, PositiveInt, made_by
 from dstrain.dsconfig.blocks.notes import BYTES, NOT_NULL, Also, Condition, NotInFiles, Unit
 
 _DEEPCOMPILE = Condition("deepcompile = true")
@@ -58,9 +57,7 @@ class TensorParallel(Block):
     """Split the output layer by vocabulary; unset follows the model."""
     vocab_parallel_ce_backend: Literal["torch", "liger"] = "torch"
     """Who computes the loss of a split output layer."""
-    tp: Annotated[TensorParallelGroup, NOT_NULL, Also(("tensor_parallel",))] = Field(
-        default_factory=TensorParallelGroup
-    )
+    tp: Annotated[TensorParallelGroup, NOT_NULL, Also(("tensor_parallel",))] = made_by(TensorParallelGroup)
     """Groups of the inference engine."""
     injection_policy_tuple: list[Any] | None = None
     """Which layers are replaced; for inference."""
@@ -220,7 +217,7 @@ class WeightQuantization(Block):
     """Whether the range is centred on zero."""
     q_groups: PositiveInt = 1
     """How many groups have a scale of their own."""
-    quantized_initialization: dict[str, Any] = Field(default_factory=dict)
+    quantized_initialization: dict[str, Any] = made_by(dict)
     """Quantise while the model is built."""
-    post_init_quant: dict[str, Any] = Field(default_factory=dict)
+    post_init_quant: dict[str, Any] = made_by(dict)
     """Quantise after the model is built, by module name."""

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
-
 from dstrain.dsconfig.blocks.base import Block, read_at
+from dstrain.dsconfig.blocks.light import NonNegativeFloat, NonNegativeInt, PositiveInt
 from dstrain.dsconfig.blocks.notes import FILLED, NOT_NULL, Condition, OffWhenAuto, Stages, Unit
 
 AutocastDtype = Literal[

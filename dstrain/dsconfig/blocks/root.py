@@ -1,15 +1,13 @@
 """The top level of a DeepSpeed configuration."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
-
-from pydantic import Field, NonNegativeFloat, PositiveInt, SerializeAsAny, field_validator
-from pydantic_core.core_schema import ValidationInfo
 
 from dstrain.dsconfig.blocks.base import Block, read_at
 from dstrain.dsconfig.blocks.checkpointing import ActivationCheckpointing, Aio, Checkpoint
 from dstrain.dsconfig.blocks.data import DataEfficiency
 from dstrain.dsconfig.blocks.experts import ExpertParallel
+from dstrain.dsconfig.blocks.light import AsItIs, NonNegativeFloat, PositiveInt, made_by
 from dstrain.dsconfig.blocks.monitoring import (
     Autotuning,
     Comet,
@@ -36,6 +34,13 @@ from dstrain.dsconfig.blocks.precision import Bf16, DataTypes, Fp16, TorchAutoca
 from dstrain.dsconfig.blocks.schedulers import SchedulerParams, scheduler_params
 from dstrain.dsconfig.blocks.zero import ZeroOptimization
 
+
+def _with_params(data: Any, params_of: Callable[[Any], type[Block]]) -> Any:
+    if not isinstance(data, Mapping) or not isinstance(data.get("params"), Mapping):
+        return data
+    return {**data, "params": params_of(data.get("type")).model_validate(data["params"])}
+
+
 WireDtype = Annotated[Literal["fp16", "bf16", "fp32"], AnyCase()]
 
 
@@ -46,15 +51,15 @@ class Optimizer(Block):
 
     type: str | None = None
     """Adam, AdamW, Lamb, Lion, Adagrad, Muon (any case), MuAdam, MuAdamW, MuSGD, or a class of torch.optim (exact)."""
-    params: SerializeAsAny[OptimizerParams] | None = None
+    params: Annotated[OptimizerParams, AsItIs()] | None = None
     """The arguments of the optimizer."""
     legacy_fusion: bool = False
     """The old fp16 wrapper around fused optimizers (stage 0)."""
 
-    @field_validator("params", mode="before")
     @classmethod
-    def _by_type(cls, value: Any, info: ValidationInfo) -> Any:
-        return optimizer_params(info.data.get("type")).model_validate(value) if isinstance(value, Mapping) else value
+    def as_meant(cls, data: Any) -> Any:
+        """The parameters are those of the class that `type` names."""
+        return _with_params(super().as_meant(data), optimizer_params)
 
 
 class Scheduler(Block):
@@ -64,13 +69,13 @@ class Scheduler(Block):
 
     type: str | None = None
     """LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR, or a class of torch.optim.lr_scheduler."""
-    params: Annotated[SerializeAsAny[SchedulerParams] | None, NOT_NULL] = None
+    params: Annotated[Annotated[SchedulerParams, AsItIs()] | None, NOT_NULL] = None
     """The arguments of the schedule; DeepSpeed fails without them."""
 
-    @field_validator("params", mode="before")
     @classmethod
-    def _by_type(cls, value: Any, info: ValidationInfo) -> Any:
-        return scheduler_params(info.data.get("type")).model_validate(value) if isinstance(value, Mapping) else value
+    def as_meant(cls, data: Any) -> Any:
+        """The parameters are those of the class that `type` names."""
+        return _with_params(super().as_meant(data), scheduler_params)
 
 
 class DSConfig(Block):
@@ -137,13 +142,13 @@ class DSConfig(Block):
     """Train in bfloat16."""
     bfloat16: Annotated[Bf16 | None, Replaced("bf16"), NOT_NULL] = None
     """The old name of bf16; ignored when bf16 is there."""
-    fp16: Annotated[Fp16, NOT_NULL] = Field(default_factory=Fp16)
+    fp16: Annotated[Fp16, NOT_NULL] = made_by(Fp16)
     """Train in float16 with loss scaling."""
-    torch_autocast: Annotated[TorchAutocast, NOT_NULL] = Field(default_factory=TorchAutocast)
+    torch_autocast: Annotated[TorchAutocast, NOT_NULL] = made_by(TorchAutocast)
     """Let torch choose the number format of each operation."""
-    data_types: Annotated[DataTypes, NOT_NULL] = Field(default_factory=DataTypes)
+    data_types: Annotated[DataTypes, NOT_NULL] = made_by(DataTypes)
     """Number formats of gradients, parameters and buffers."""
-    zero_optimization: Annotated[ZeroOptimization, NOT_NULL] = Field(default_factory=ZeroOptimization)
+    zero_optimization: Annotated[ZeroOptimization, NOT_NULL] = made_by(ZeroOptimization)
     """ZeRO: split optimizer states, gradients and parameters over the ranks."""
     allgather_size: Annotated[PositiveInt, ELEMENTS, Replaced("", clashes=False)] = 500_000_000
     """The old allgather_bucket_size; read only where zero_optimization is true or false."""
@@ -151,15 +156,15 @@ class DSConfig(Block):
     """Let ZeRO run with an optimizer that DeepSpeed has not tested it with."""
     zero_force_ds_cpu_optimizer: bool = True
     """Refuse to offload an optimizer that is not DeepSpeed's own CPU optimizer."""
-    activation_checkpointing: ActivationCheckpointing = Field(default_factory=ActivationCheckpointing)
+    activation_checkpointing: ActivationCheckpointing = made_by(ActivationCheckpointing)
     """Compute activations again in backward instead of keeping them."""
     aio: Aio | None = None
     """Asynchronous disk access, for NVMe offloading."""
-    checkpoint: Annotated[Checkpoint, NOT_NULL] = Field(default_factory=Checkpoint)
+    checkpoint: Annotated[Checkpoint, NOT_NULL] = made_by(Checkpoint)
     """How checkpoints are written and read."""
     datastates_ckpt: Annotated[Any, NOT_NULL] = False
     """Settings of the DataStates checkpoint engine; anything but false switches it on."""
-    tensor_parallel: Annotated[TensorParallel, NOT_NULL] = Field(default_factory=TensorParallel)
+    tensor_parallel: Annotated[TensorParallel, NOT_NULL] = made_by(TensorParallel)
     """Split each layer over several ranks."""
     sequence_parallel_size: Annotated[PositiveInt | None, Unit("ranks")] = None
     """Over how many ranks each sequence is split (Ulysses)."""
@@ -169,19 +174,19 @@ class DSConfig(Block):
     """Spread the experts of a mixture-of-experts model over ranks."""
     use_data_before_expert_parallelism: bool = False
     """Number ranks by data-parallel group first, then by expert."""
-    pipeline: Annotated[Pipeline, NOT_NULL] = Field(default_factory=Pipeline)
+    pipeline: Annotated[Pipeline, NOT_NULL] = made_by(Pipeline)
     """Settings of DeepSpeed's own pipeline engine."""
-    compile: Annotated[Compile, NOT_NULL] = Field(default_factory=Compile)
+    compile: Annotated[Compile, NOT_NULL] = made_by(Compile)
     """torch.compile and DeepCompile."""
-    hybrid_engine: Annotated[HybridEngine, NOT_NULL] = Field(default_factory=HybridEngine)
+    hybrid_engine: Annotated[HybridEngine, NOT_NULL] = made_by(HybridEngine)
     """Training and generation with one set of weights."""
     weight_quantization: Annotated[WeightQuantization | None, NOT_NULL] = None
     """Quantised weights at the start of inference."""
-    data_efficiency: Annotated[DataEfficiency, NOT_NULL] = Field(default_factory=DataEfficiency)
+    data_efficiency: Annotated[DataEfficiency, NOT_NULL] = made_by(DataEfficiency)
     """Curriculum learning, dynamic batches, random layer-token dropping."""
     dataloader_drop_last: bool = False
     """Drop the last short batch of a data loader that DeepSpeed makes."""
-    autotuning: Annotated[Autotuning, NOT_NULL] = Field(default_factory=Autotuning)
+    autotuning: Annotated[Autotuning, NOT_NULL] = made_by(Autotuning)
     """DeepSpeed's own search over batch sizes and ZeRO settings."""
     steps_per_print: Annotated[PositiveInt | None, Unit("optimizer steps")] = None
     """How often DeepSpeed prints a line; unset never does."""
@@ -189,19 +194,19 @@ class DSConfig(Block):
     """Time forward, backward and step, and print it."""
     memory_breakdown: bool = False
     """Print the memory in use at several points of a step."""
-    flops_profiler: Annotated[FlopsProfiler, NOT_NULL] = Field(default_factory=FlopsProfiler)
+    flops_profiler: Annotated[FlopsProfiler, NOT_NULL] = made_by(FlopsProfiler)
     """Count the operations of one training step."""
     comms_logger: Annotated[CommsLogger | None, NOT_NULL] = None
     """Log each collective."""
-    tensorboard: Annotated[TensorBoard, NOT_NULL] = Field(default_factory=TensorBoard)
+    tensorboard: Annotated[TensorBoard, NOT_NULL] = made_by(TensorBoard)
     """Write lr and loss scale to TensorBoard files."""
-    wandb: Annotated[Wandb, NOT_NULL] = Field(default_factory=Wandb)
+    wandb: Annotated[Wandb, NOT_NULL] = made_by(Wandb)
     """Send lr and loss scale to Weights & Biases."""
-    csv_monitor: Annotated[CsvMonitor, NOT_NULL] = Field(default_factory=CsvMonitor)
+    csv_monitor: Annotated[CsvMonitor, NOT_NULL] = made_by(CsvMonitor)
     """Write lr and loss scale to CSV files."""
-    comet: Annotated[Comet, NOT_NULL] = Field(default_factory=Comet)
+    comet: Annotated[Comet, NOT_NULL] = made_by(Comet)
     """Send lr and loss scale to Comet."""
-    timers: Annotated[Timers, NOT_NULL] = Field(default_factory=Timers)
+    timers: Annotated[Timers, NOT_NULL] = made_by(Timers)
     """Timers."""
     dump_state: bool = False
     """Print the whole configuration of the engine at its start."""

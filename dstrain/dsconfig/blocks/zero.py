@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic import Field, NonNegativeInt, PositiveInt
-
 from dstrain.dsconfig.blocks.base import Block, read_at
+from dstrain.dsconfig.blocks.light import Bound, NonNegativeInt, PositiveInt, made_by
 from dstrain.dsconfig.blocks.notes import (
     ELEMENTS,
     FILLED,
@@ -28,7 +26,7 @@ from dstrain.dsconfig.blocks.notes import (
 )
 
 Device = Literal["none", "cpu", "nvme"]
-Fraction = Annotated[float, Ge(0), Le(1)]
+Fraction = Annotated[float, Bound(ge=0, le=1)]
 _ON_NVME = OnlyWith("device", ("nvme",))
 _OFFLOADED = OnlyWith("device", ("cpu", "nvme"))
 _CPU = {"device": "cpu"}
@@ -125,7 +123,7 @@ class ZenFlow(Block):
         steps_per_epoch=46,
     )
 
-    topk_ratio: Annotated[float, Gt(0), Lt(1)] = 0.1
+    topk_ratio: Annotated[float, Bound(gt=0, lt=1)] = 0.1
     """The share of gradient columns that is updated at once on the GPU."""
     select_strategy: Literal["auto", "step", "epoch"] = "auto"
     """What the interval of choosing the important columns counts."""
@@ -155,11 +153,11 @@ class LeafModule(Block):
         "runtime/zero/leaf_module_config.py", classes=23, names=24, name_suffixes=25
     )
 
-    classes: list[str] | str = Field(default_factory=lambda: list(_MOE_CLASSES))
+    classes: list[str] | str = made_by(lambda: list(_MOE_CLASSES))
     """Class names or full class paths."""
-    names: list[str] | str = Field(default_factory=list)
+    names: list[str] | str = made_by(list)
     """Full module names as `named_modules()` gives them."""
-    name_suffixes: list[str] | str = Field(default_factory=list)
+    name_suffixes: list[str] | str = made_by(list)
     """Ends of module names."""
 
 
@@ -316,5 +314,5 @@ class ZeroOptimization(Block):
         False
     )
     """Keep Muon's momentum in memory instead of on NVMe."""
-    leaf_module: Annotated[LeafModule | None, STAGE_3] = Field(default_factory=LeafModule)
+    leaf_module: Annotated[LeafModule | None, STAGE_3] = made_by(LeafModule)
     """Modules that stage 3 fetches as one piece."""
