@@ -11,6 +11,7 @@ from dstrain.checkpoint import CheckpointStore, manifest
 from dstrain.core.errors import CheckpointError, UsageError
 from dstrain.loop.state import NAME as STATE_NAME
 from dstrain.resolve.plan import RunPlan
+from dstrain.trainer import lock
 
 _MARKS = (STATE_NAME, "metrics.jsonl", "model.safetensors")
 
@@ -74,9 +75,12 @@ def _refuse_other_run(store: CheckpointStore) -> None:
 
 def _move_aside(folder: Path) -> list[str]:
     notes: list[str] = []
-    if dist.is_main() and folder.is_dir() and any(folder.iterdir()):
+    there = [path for path in folder.iterdir() if path.name != lock.NAME] if dist.is_main() else []
+    if there:
         aside = folder.with_name(f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
-        folder.rename(aside)
+        aside.mkdir()
+        for path in there:
+            path.rename(aside / path.name)
         notes.append(f"the run that {folder} held is now in {aside}")
     dist.barrier()
     return notes

@@ -27,7 +27,7 @@ from dstrain.loop.state import NAME as STATE_NAME
 from dstrain.loop.state import TrainerControl, TrainerState
 from dstrain.loop.train import Meter, TrainRun, emit, train
 from dstrain.report import Console, MetricsFile
-from dstrain.trainer import errors, folder, wiring
+from dstrain.trainer import errors, folder, lock, orphans, wiring
 from dstrain.trainer.callbacks import ReportCallback
 from dstrain.trainer.facts import rows_of
 from dstrain.trainer.outputs import EvalPrediction, PredictionOutput, TrainOutput
@@ -71,6 +71,7 @@ class Trainer:
         self.data_collator = without_unused(data_collator or default_collate, accepted)
         self._label_names = tuple(self.args.label_names or ("labels", "label", "label_ids"))
         self._main = self.plan.world.rank == 0
+        orphans.watch(self.plan.world)
         self._console = Console(enabled=self._main, bar=_bar(self.args.disable_tqdm), total=self.plan.length.max_steps)
         self._store = CheckpointStore(Path(self.plan.output_dir))
         self._backend: Backend | None = None
@@ -97,6 +98,10 @@ class Trainer:
         if self.train_dataset is None:
             raise DataError("there is no training dataset", fix="Trainer(…, train_dataset=…)")
         backend = self._prepared()
+        with lock.held(self._store.folder):
+            return self._train(backend, resume_from_checkpoint)
+
+    def _train(self, backend: Backend, resume_from_checkpoint: bool | str | None) -> TrainOutput:
         asked = self.args.resume_from_checkpoint if resume_from_checkpoint is None else resume_from_checkpoint
         checkpoint, notes = folder.choose(self._store, self.args, asked, self.plan)
         for note in notes:
