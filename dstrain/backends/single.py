@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dstrain.backends.base import Batch, Capabilities, Output, Recipe, Schedule, StepOutcome, move
 from dstrain.core.errors import CheckpointError
+from dstrain.core.shard_globals import SHARD_FAULTS, shard_fault
 from dstrain.resolve.plan import RunPlan
 
 _STATE = "single_state.pt"
@@ -104,7 +105,10 @@ class SingleBackend:
         path = folder / _STATE
         if not path.is_file():
             raise CheckpointError(f"no {_STATE} in the checkpoint", where=str(folder))
-        state = torch.load(path, map_location=self.device, weights_only=True)
+        try:
+            state = torch.load(path, map_location=self.device, weights_only=True)
+        except SHARD_FAULTS as error:
+            raise CheckpointError(shard_fault(error), where=str(path)) from None
         self._module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])

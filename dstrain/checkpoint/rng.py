@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from dstrain.core.errors import CheckpointError
+from dstrain.core.shard_globals import SHARD_FAULTS, shard_fault
 
 
 def capture() -> dict[str, Any]:
@@ -63,11 +64,14 @@ def load(folder: Path, rank: int) -> None:
     """Restore this rank's states.
 
     Raises:
-        CheckpointError: the file of this rank is not there.
+        CheckpointError: the file of this rank is not there, damaged, or holds something else than plain values.
     """
     path = folder / name(rank)
     if not path.is_file():
         raise CheckpointError(
             f"{path.name} is missing, so dropout and sampling could not go on as they were", where=str(folder)
         )
-    restore(torch.load(path, weights_only=True))
+    try:
+        restore(torch.load(path, weights_only=True))
+    except SHARD_FAULTS as error:
+        raise CheckpointError(shard_fault(error), where=str(path)) from None

@@ -110,7 +110,8 @@ class CheckpointStore:
     def _mend(self) -> None:
         """Bring back a checkpoint that was being replaced by another of its step when its rank was killed."""
         for aside in self.folder.glob(f"{_STAGING}old-*"):
-            target = self.path(int(aside.name.rpartition("-")[2]))
+            step = aside.name.rpartition("-")[2]
+            target = self.path(int(step)) if step.isdecimal() else aside
             if not target.exists():
                 aside.rename(target)
 
@@ -163,5 +164,12 @@ class CheckpointStore:
 
 
 def read_document(folder: Path, name: str) -> Any:
-    """A JSON file of a verified checkpoint."""
-    return json.loads((folder / name).read_text())
+    """A JSON file of a verified checkpoint.
+
+    Raises:
+        CheckpointError: it is not there or is no JSON.
+    """
+    try:
+        return json.loads((folder / name).read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{name} cannot be read: {error}", where=str(folder)) from None
