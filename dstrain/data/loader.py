@@ -29,22 +29,25 @@ class MicroBatch:
     share: Share
 
 
+_Key = tuple[int, int, int]  # epoch, position in its order, row
+
+
 class _Rows(Dataset[Any]):
-    """Rows by (position, row), each drawn under a random state made of seed, epoch and position.
+    """Rows by key, each drawn under a random state made of seed, epoch and position.
 
     A dataset that draws random numbers in `__getitem__` then gives the same row after a resume, whatever was drawn
     before, and whichever rank or process loads it.
     """
 
-    def __init__(self, dataset: Any, seed: int, epoch: int) -> None:
-        self._dataset, self._seed, self._epoch = dataset, seed, epoch
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
 
-    def __getitems__(self, keys: Sequence[tuple[int, int]]) -> list[Any]:
+    def __getitems__(self, keys: Sequence[_Key]) -> list[Any]:
         with _random_state_kept():
-            return [self._row(position, row) for position, row in keys]
+            return [self._row(*key) for key in keys]
 
-    def _row(self, position: int, row: int) -> Any:
-        value = seed_of("row", self._seed, self._epoch, position)
+    def _row(self, epoch: int, position: int, row: int) -> Any:
+        value = seed_of("row", self._seed, epoch, position)
         torch.default_generator.manual_seed(value)
         random.seed(value)
         np.random.seed(value & 0xFFFFFFFF)
@@ -118,62 +121,66 @@ def pad_collate(pad_token_id: int = 0, label_pad_id: int = -100) -> Collate:
 
 
 class _Keys:
-    """(position, row) keys of each share, made as the loader asks for them; remembers the shares it has handed out."""
+    """The keys of each share, made as the loader asks for them; remembers the shares it has handed out."""
 
-    def __init__(self, shares: Iterable[Share], order: npt.NDArray[np.int64] | None) -> None:
-        self._shares, self._order = shares, order
+    def __init__(self) -> None:
+        self.shares: Iterable[Share] = ()
+        self.order: npt.NDArray[np.int64] | None = None
+        self.epoch = 0
         self.pending: deque[Share] = deque()
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for share in self._shares:
+    def __iter__(self) -> Iterator[list[_Key]]:
+        self.pending.clear()
+        for share in self.shares:
             self.pending.append(share)
-            order = self._order
-            yield [(position, int(order[position]) if order is not None else position) for position in share.positions]
+            order = self.order
+            rows = (int(order[position]) if order is not None else position for position in share.positions)
+            yield [(self.epoch, position, row) for position, row in zip(share.positions, rows, strict=True)]
 
 
-def batches(
-    dataset: Any,
-    shares: Iterable[Share],
-    order: npt.NDArray[np.int64] | None,
-    plan: LoaderPlan,
-    collate: Collate,
-    *,
-    epoch: int = 0,
-) -> Iterator[MicroBatch]:
-    """The micro-batches of `shares`, loaded by the plan's worker processes (or here).
+class RowLoader:
+    """Micro-batches of a map dataset, loaded by the plan's worker processes (or here), one epoch after the other."""
 
-    Args:
-        order: row by position; None when a position is the row itself.
-    """
-    keys = _Keys(shares, order)
-    loader: DataLoader[Any] = DataLoader(
-        _Rows(dataset, plan.data_seed, epoch),
-        batch_sampler=keys,
-        collate_fn=collate,
-        num_workers=plan.workers,
-        pin_memory=plan.pin_memory,
-        prefetch_factor=plan.prefetch_batches if plan.workers else None,
-        # Without one the loader draws its base seed from the global generator, which would move dropout's state.
-        generator=torch.Generator(),
-    )
-    for batch in loader:
-        yield MicroBatch(batch, keys.pending.popleft())
+    def __init__(self, dataset: Any, plan: LoaderPlan, collate: Collate) -> None:
+        self._keys = _Keys()
+        self._loader: DataLoader[Any] = DataLoader(
+            _Rows(dataset, plan.data_seed),
+            batch_sampler=self._keys,
+            collate_fn=collate,
+            num_workers=plan.workers,
+            pin_memory=plan.pin_memory,
+            prefetch_factor=plan.prefetch_batches if plan.workers else None,
+            persistent_workers=plan.persistent_workers,
+            # Without one the loader draws its base seed from the global generator, which would move dropout's state.
+            generator=torch.Generator(),
+        )
+
+    def batches(
+        self, shares: Iterable[Share], order: npt.NDArray[np.int64] | None = None, epoch: int = 0
+    ) -> Iterator[MicroBatch]:
+        """The micro-batches of `shares`.
+
+        Args:
+            order: row by position; None when a position is the row itself.
+        """
+        self._keys.shares, self._keys.order, self._keys.epoch = shares, order, epoch
+        for batch in self._loader:
+            yield MicroBatch(batch, self._keys.pending.popleft())
 
 
 class TrainWindows:
     """The optimizer steps of a map dataset on this rank, epoch by epoch, from any step, without replay."""
 
     def __init__(self, dataset: Any, split: Split, rank: int, plan: LoaderPlan, collate: Collate) -> None:
-        self._dataset, self._split, self._rank = dataset, split, rank
-        self._plan, self._collate = plan, collate
+        self._rows, self._split, self._rank, self._plan = len(dataset), split, rank, plan
+        self._loader = RowLoader(dataset, plan, collate)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[list[MicroBatch]]:
         """Lists of micro-batches, one list for each optimizer step from `start` on."""
-        rows = len(self._dataset)
-        order = epoch_order(rows, self._plan.data_seed, epoch)
-        shares = train_shares(rows, self._split, self._rank, start=start, drop_last=self._plan.drop_last)
+        order = epoch_order(self._rows, self._plan.data_seed, epoch)
+        shares = train_shares(self._rows, self._split, self._rank, start=start, drop_last=self._plan.drop_last)
         window: list[MicroBatch] = []
-        for micro in batches(self._dataset, shares, order, self._plan, self._collate, epoch=epoch):
+        for micro in self._loader.batches(shares, order, epoch):
             window.append(micro)
             if micro.share.last:
                 yield window

@@ -178,3 +178,24 @@ def device_does_precision(args: TrainingArguments, file: Document, host: HostFac
         if asked and supported is False:
             instead = "--bf16" if name == "fp16" and host.supports_bf16 else "leave it out: float32"
             yield Hit(f"--{name}", f"{name} is not supported on this device ({host.device})", instead)
+
+
+@rule(
+    "DS908",
+    Severity.WARNING,
+    "Loader processes do not serve a stream",
+    fires={"$facts": {"args": {"max_steps": 10, "dataloader_num_workers": 2}, "train_is_stream": True}},
+    quiet={"$facts": {"args": {"max_steps": 10, "dataloader_num_workers": 2}, "train_rows": 64}},
+)
+def stream_without_workers(args: TrainingArguments, data: DataFacts) -> Iterator[Hit]:
+    """Every rank reads a dataset without length itself, in order, so that a resume can find its place.
+
+    Rows that are costly to make are better served from a dataset with length.
+    """
+    if data.train_is_stream and args.dataloader_num_workers:
+        count = args.dataloader_num_workers
+        yield Hit(
+            "--dataloader_num_workers",
+            f"{count} loader processes have no effect on the training dataset, which has no length",
+            "--dataloader_num_workers 0, or give the dataset __len__ and __getitem__",
+        )

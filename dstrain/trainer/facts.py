@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Any
 
+from dstrain.core.errors import DataError
 from dstrain.core.facts import DataFacts
 
 
 def rows_of(dataset: Any) -> int | None:
     """Rows of a dataset; None for a stream."""
+    if isinstance(dataset, Mapping):
+        raise DataError(
+            f"a dataset is a mapping with the keys {', '.join(map(str, dataset)) or '(none)'}, expected rows by index",
+            fix="one dataset at a time: trainer.evaluate(datasets[name], metric_key_prefix=name)",
+        )
     if dataset is None or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         return None
     try:

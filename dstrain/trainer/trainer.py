@@ -17,7 +17,7 @@ from dstrain.checkpoint.store import read_document
 from dstrain.core import atomic
 from dstrain.core.errors import DataError
 from dstrain.data.columns import accepted_columns, without_unused
-from dstrain.data.loader import Collate, StreamWindows, TrainWindows, batches, default_collate
+from dstrain.data.loader import Collate, RowLoader, StreamWindows, TrainWindows, default_collate
 from dstrain.data.order import Split, eval_shares
 from dstrain.loop import evaluate as evaluation
 from dstrain.loop import loss as losses
@@ -225,7 +225,7 @@ class Trainer:
         world = self.plan.world
         with rng.kept():
             shares = eval_shares(rows, self.plan.batch.eval_rows, world.world_size, world.rank)
-            micros = batches(dataset, shares, None, self.plan.loader, self.data_collator)
+            micros = RowLoader(dataset, self.plan.loader, self.data_collator).batches(shares)
             keep = keep and not self.args.prediction_loss_only
             run = evaluation.EvalRun(
                 backend, micros, self.callback_handler, self._label_names, self._weigh, self._look, keep

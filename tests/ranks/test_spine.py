@@ -78,6 +78,20 @@ def test_the_last_smaller_step_of_an_epoch(rank1: RankPool, ranks2: RankPool, ro
     _close(two[0]["rows"], one["rows"])
 
 
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {"dataloader_num_workers": 2},
+        {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3},
+    ],
+)
+def test_loader_processes_change_nothing(rank1: RankPool, workers: dict, tmp_path: Path) -> None:
+    """Rows that draw random numbers as they are read, over two epochs."""
+    options = {"stage": 2, "kind": "augmenting", "micro": 8, "steps": 7, "dropout": 0.2}
+    here, there = (rank1.run(_train, str(tmp_path / str(len(w))), options | w)[0] for w in ({}, workers))
+    assert there["rows"] == here["rows"]
+
+
 def test_a_stream_is_split_like_rows(rank1: RankPool, ranks2: RankPool, tmp_path: Path) -> None:
     """20 rows in steps of 8, 8 and 4, then from the beginning: labels are weighed by token from the first step on."""
     (one,) = rank1.run(_train, str(tmp_path / "1"), {"stage": None, "kind": "stream", "micro": 8})
