@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dstrain.checkpoint import manifest
 from dstrain.checkpoint import safetensors_file as st
+from dstrain.checkpoint.inspect import shard_faults
 from dstrain.checkpoint.layout import Layout, find
 from dstrain.checkpoint.weights import StoredTensor, stored_weights
 from dstrain.core import atomic
@@ -40,8 +42,9 @@ _DOCUMENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written: files in order, tensors, their bytes, and lines that a person should read."""
+    """From which checkpoint, what was written: files in order, tensors, their bytes; and lines for a person to read."""
 
+    checkpoint: Path
     folder: Path
     files: list[Path]
     tensors: int
@@ -56,6 +59,7 @@ def export_checkpoint(
     dtype: str | None = None,
     max_shard_bytes: int = 5_000_000_000,
     overwrite: bool = False,
+    verify: bool = True,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Exported:
@@ -66,6 +70,7 @@ def export_checkpoint(
         dtype: "fp32" (from the fp32 master weights), "bf16" or "fp16"; None leaves every weight as the run had it.
         max_shard_bytes: bytes of tensors per file; a larger tensor has a file of its own.
         overwrite: replace a model that `out` holds.
+        verify: hold every file that is read against its hash (of plain DeepSpeed: its checksums) first.
         workers: threads; by default one per core, four at most.
         progress: called with bytes done and bytes in all.
 
@@ -80,6 +85,8 @@ def export_checkpoint(
         raise UsageError(f"holds a model already ({held[0].name})", where=str(out), fix="another folder, or --force")
     layout = find(checkpoint)
     wanted = None if dtype is None else DTYPES[dtype]
+    if verify:
+        _verify(layout, masters=wanted is not None)
     stored = stored_weights(layout, wanted)
     if not stored:
         raise CheckpointError("holds no weights", where=str(layout.shards))
@@ -99,7 +106,20 @@ def export_checkpoint(
             f"{narrow} of {len(stored)} weights have no fp32 master in this checkpoint (frozen, or stage 0): "
             "their 16-bit values were widened"
         )
-    return Exported(out, files, len(stored), job.size_bytes, notes)
+    return Exported(layout.folder, out, files, len(stored), job.size_bytes, notes)
+
+
+def _verify(layout: Layout, *, masters: bool) -> None:
+    """The files that are going to be read. Damage is found here; what would run is refused when they are opened."""
+    read = [*layout.model_states, *(layout.optim_states if masters or layout.sharded_weights else ())]
+    if layout.kind == "dstrain":
+        faults = manifest.problems(layout.folder, only={str(path.relative_to(layout.folder)) for path in read})
+    else:
+        faults = shard_faults(read, deep=True)
+    if faults:
+        raise CheckpointError(
+            "damaged: " + "; ".join(faults[:5]), where=str(layout.folder), fix="`dstrain ckpt list` shows others"
+        )
 
 
 class _Job:

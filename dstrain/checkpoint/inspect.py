@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dstrain.checkpoint import manifest
-from dstrain.checkpoint.layout import LATEST, Layout, checked_tag, find
+from dstrain.checkpoint.layout import ENGINE_FOLDER, LATEST, Layout, at, checked_tag, find
 from dstrain.core.errors import CheckpointError
 
 _STAGING = ".staging-"
 _STEP = re.compile(r"(\d+)$")
 _STATE = "trainer_state.json"
+_NAMED = re.compile(r"(checkpoint-|global_step)\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def checkpoints_in(folder: Path, *, deep: bool = False) -> list[Info]:
     """
     if not folder.is_dir():
         return []
-    if _layout(folder) is not None and not _named_by_latest(folder):
+    if _layout(folder) is not None and not _named_by_latest(folder.resolve()):
         return [info(folder, deep=deep)]
     found = [info(path, deep=deep) for path in sorted(folder.iterdir()) if path.is_dir() and _is_one(path)]
     return sorted(found, key=lambda item: (item.step is not None, item.step or 0, -item.age_s), reverse=True)
@@ -80,6 +81,7 @@ def checkpoints_in(folder: Path, *, deep: bool = False) -> list[Info]:
 
 def info(folder: Path, *, deep: bool = False) -> Info:
     """One checkpoint. A folder that is none has the reason among its faults."""
+    shown, folder = folder, folder.resolve()  # "." has no name of its own
     files = list(_files(folder))
     newest = max((path.stat().st_mtime for path in files), default=folder.stat().st_mtime)
     layout, kind = _layout(folder), "deepspeed"
@@ -94,7 +96,7 @@ def info(folder: Path, *, deep: bool = False) -> Info:
         faults = _plain_faults(folder, layout, deep=deep)
     stage, precision, world = _told_by_files(layout)
     return Info(
-        path=folder,
+        path=shown,
         kind=kind,  # type: ignore[arg-type]
         step=_step(folder, written),
         size_bytes=sum(path.stat().st_size for path in files),
@@ -152,14 +154,16 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _ours(folder: Path) -> bool:
     """Whether a folder without a readable manifest was nevertheless written by dstrain."""
-    return (folder / manifest.NAME).exists() or (folder / "plan.json").exists()
+    if (folder / manifest.NAME).exists():
+        return True
+    marks = ("plan.json", ENGINE_FOLDER)
+    return _NAMED.fullmatch(folder.name) is not None and any((folder / mark).exists() for mark in marks)
 
 
 def _is_one(folder: Path) -> bool:
     if folder.name.startswith(_STAGING):
         return True
-    named = re.fullmatch(r"(checkpoint-|global_step)\d+", folder.name) is not None
-    return named or _ours(folder) or _layout(folder) is not None
+    return _NAMED.fullmatch(folder.name) is not None or manifest.read(folder) is not None or at(folder) is not None
 
 
 def _layout(folder: Path) -> Layout | None:

@@ -73,7 +73,7 @@ def find(path: Path) -> Layout:
         raise CheckpointError("there is no such folder", where=str(path), fix="dstrain ckpt list FOLDER shows some")
     here = path
     for _ in range(_MAX_LINKS):
-        if (layout := _at(here)) is not None:
+        if (layout := at(here)) is not None:
             return layout
         latest = here / LATEST
         if not latest.is_file():
@@ -90,7 +90,8 @@ def find(path: Path) -> Layout:
     )
 
 
-def _at(folder: Path) -> Layout | None:
+def at(folder: Path) -> Layout | None:
+    """The checkpoint whose files lie in this folder itself; no `latest` is followed."""
     ours = manifest.read(folder) is not None
     kind: Literal["dstrain", "deepspeed"] = "dstrain" if ours else "deepspeed"
     if (folder / SINGLE_FILE).is_file():

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dstrain.cli._config_check import Checked, check, lines_of, world_of
 from dstrain.core.atomic import write_bytes
 from dstrain.core.errors import UsageError
 from dstrain.core.facts import Mode, WorldFacts
-from dstrain.core.finding import Severity, has_errors
+from dstrain.core.finding import Finding, Severity, has_errors
 from dstrain.dsconfig.document import Document
 from dstrain.dsconfig.edit import apply
 from dstrain.dsconfig.reader import is_unreadable, read, read_text
 
-_ROUNDS = 20
+Patch = Sequence[Mapping[str, Any]]
+_ROUNDS = 40
 """A patch may uncover the next fault. Rules whose patches undo each other must not keep us for ever."""
 
 
@@ -47,22 +50,42 @@ def run(args: argparse.Namespace) -> int:
 
 def fixed(document: Document, mode: Mode, world: WorldFacts | None) -> str:
     """The text with all mechanical mends made, to a fixed point."""
-    seen: set[str] = set()
+    return [document.text or "", *rounds(document, mode, world)][-1]
+
+
+def rounds(document: Document, mode: Mode, world: WorldFacts | None) -> Iterator[str]:
+    """The text after each round of mends; none where there is nothing to mend."""
     text = document.text or ""
+    seen: set[str] = {text}
     for _ in range(_ROUNDS):
         mended = document.mended if document.mended is not None else text
-        patches = [finding.patch for finding in check(document, mode, world).findings if finding.patch]
-        for patch in patches:
-            # Each on what the one before left: two findings of one key must not act on a place that has moved.
+        for patch in _together(check(document, mode, world).findings):
             mended = apply(read_text(mended, document.name), patch)
-        if mended == text or mended in seen:
-            return mended
+        if mended in seen:
+            return
         seen.add(mended)
-        text = mended
-        document = read_text(text, document.name)
+        yield mended
+        text, document = mended, read_text(mended, document.name)
         if is_unreadable(document):
-            return text
-    return text
+            return
+
+
+def _together(findings: Sequence[Finding]) -> Iterator[Patch]:
+    """The patches that may be applied in one round: no two of them touch one place, or a place inside the other's.
+
+    A patch was made for the text as it was. Where a misspelt section has just been moved to its name, the patch that
+    adds this section because it is missing would overwrite it. What is left out here is looked at in the next round.
+    """
+    taken: list[str] = []
+    for finding in findings:
+        places = [
+            str(operation[end]) + "/" for operation in finding.patch for end in ("path", "from") if end in operation
+        ]
+        if any(place.startswith(other) or other.startswith(place) for place in places for other in taken):
+            continue
+        taken += places
+        if finding.patch:
+            yield finding.patch
 
 
 def _print_diff(document: Document, text: str) -> None:

@@ -50,6 +50,7 @@ class Hit:
         patch: the mend as RFC 6902 JSON Patch operations, where it is mechanical.
         severity: only where it differs from the rule's own.
         also: other places that take part (the second of two values that disagree).
+        proof: what was seen that makes it true, one line each; for facts that are written in no file.
     """
 
     key: str
@@ -58,6 +59,7 @@ class Hit:
     patch: tuple[Mapping[str, Any], ...] = ()
     severity: Severity | None = None
     also: tuple[Place, ...] = ()
+    proof: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Finding:
     place: Place = Place()
     patch: tuple[Mapping[str, Any], ...] = ()
     also: tuple[Place, ...] = ()
+    proof: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The stable shape of `--format json`."""

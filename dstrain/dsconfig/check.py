@@ -79,7 +79,7 @@ def _walk(
     for key, value in mapping.items():
         path = (*prefix, str(key))
         if ".".join(path) in REMOVED:
-            yield _removed(path)
+            yield _removed(path, value)
             continue
         field = find_field(block, key)
         if field is None:
@@ -90,9 +90,12 @@ def _walk(
             yield from _known(doc, block, field, path, value, mapping, context)
 
 
-def _removed(path: Path) -> Problem:
+def _removed(path: Path, value: Any) -> Problem:
     message = f"'{path[-1]}' was removed from DeepSpeed: 0.19.8 rejects the file, even where the feature is disabled"
-    return problem(Kind.REMOVED, Severity.ERROR, path, message, REMOVED[".".join(path)], removed(path))
+    fix = REMOVED[".".join(path)]
+    # What is on and has a successor is to be moved there by a person; to delete it would switch the feature off.
+    asked = fix.startswith("use ") and isinstance(value, Mapping) and value.get("enabled", True) not in (False, None)
+    return problem(Kind.REMOVED, Severity.ERROR, path, message, fix, () if asked else removed(path))
 
 
 def _known(

@@ -46,7 +46,7 @@ def batch_equation(doc: Document, world: WorldFacts) -> Iterator[Hit]:
     train, micro, steps = _positive(doc, TRAIN), _positive(doc, MICRO), _positive(doc, STEPS)
     if ranks is None or train is None or (micro is None and steps is None):
         if ranks and train and not is_auto(doc.get(MICRO)) and doc.get(MICRO) is None and train % ranks:
-            yield _remainder(doc, train, {"ranks": ranks})
+            yield _remainder(train, {"ranks": ranks})
         return
     if micro is not None and steps is not None:
         if train != micro * steps * ranks:
@@ -61,10 +61,10 @@ def batch_equation(doc: Document, world: WorldFacts) -> Iterator[Hit]:
         return
     factors = {"micro-batch": micro} if micro is not None else {"accumulation steps": steps or 1}
     if train % (ranks * next(iter(factors.values()))):
-        yield _remainder(doc, train, {**factors, "data-parallel ranks": ranks})
+        yield _remainder(train, {**factors, "data-parallel ranks": ranks})
 
 
-def _remainder(doc: Document, train: int, factors: dict[str, int]) -> Hit:
+def _remainder(train: int, factors: dict[str, int]) -> Hit:
     product = 1
     for factor in factors.values():
         product *= factor
@@ -72,7 +72,7 @@ def _remainder(doc: Document, train: int, factors: dict[str, int]) -> Hit:
     down, up = train // product * product, -(-train // product) * product
     choices = f"{down} or {up}" if down else f"{up}"
     message = f"{TRAIN} {train} is not a multiple of {text} = {product}: the remainder is {train % product}"
-    return hit(TRAIN, message, f'"{TRAIN}": {choices}', put(doc, TRAIN, down or up))
+    return hit(TRAIN, message, f'"{TRAIN}": {choices}')
 
 
 @rule(

@@ -122,9 +122,9 @@ def master_off(doc: Document, mode: Mode) -> Iterator[Hit]:
         ("fp16", "fp16.fp16_master_weights_and_grads"),
     ):
         if flag(doc.get(key)) is True and enabled(doc, name, mode) is False:
-            yield hit(
-                key, f"{key} is true, but {name} is not enabled", f'"{name}": {{"enabled": true}}', put(doc, key, False)
-            )
+            last = key.rpartition(".")[2]
+            fix = f'"{name}": {{"enabled": true}} to train in {name}, or "{last}": false'
+            yield hit(key, f"{key} is true, but {name} is not enabled", fix)
 
 
 @rule(

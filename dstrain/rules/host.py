@@ -36,7 +36,9 @@ def precision_support(doc: Document, host: HostFacts, mode: Mode) -> Iterator[Hi
             key = f"{precision_section(doc) if name == 'bf16' else name}.enabled"
             other = "bf16" if name == "fp16" and host.supports_bf16 is not False else "fp32"
             message = f"{name} is enabled, but {' '.join(host.device_names[:1]) or host.device} does not support it"
-            yield hit(key, message, f"train in {other}", put(doc, key, False))
+            last = key.rpartition(".")[0]
+            fix = f'"{last}": {{"enabled": false}}' + (', "bf16": {"enabled": true}' if other == "bf16" else "")
+            yield hit(key, message, f"train in {other}: {fix}")
 
 
 @rule(

@@ -10,7 +10,7 @@ from dstrain.dsconfig.document import Document
 from dstrain.rules.optimizer import example
 from dstrain.rules.optimizers import kind
 from dstrain.rules.registry import rule
-from dstrain.rules.view import drop, flag, hit, is_auto, number, put
+from dstrain.rules.view import flag, hit, is_auto, number, put
 
 
 @rule(
@@ -63,7 +63,8 @@ def amsgrad(doc: Document) -> Iterator[Hit]:
     key = "optimizer.params.amsgrad"
     torch_adam = flag(doc.get("optimizer.params.torch_adam")) is True
     if kind(doc) in ("adam", "adamw", "lamb") and flag(doc.get(key)) is True and not torch_adam:
-        yield hit(key, "amsgrad is not supported by DeepSpeed's own optimizers", '"torch_adam": true', drop(key))
+        fix = '"torch_adam": true, or leave amsgrad out'
+        yield hit(key, "amsgrad is not supported by DeepSpeed's own optimizers", fix)
 
 
 @rule(

@@ -51,7 +51,8 @@ def breakdown(doc: Document) -> Iterator[Hit]:
     """
     for key in ("wall_clock_breakdown", "memory_breakdown", "flops_profiler.enabled"):
         if flag(doc.get(key)) is True:
-            yield hit(key, f"{key} is on: each step waits for the device", "false once measured", put(doc, key, False))
+            last = key.rpartition(".")[2]
+            yield hit(key, f"{key} is on: each step waits for the device", f'"{last}": false once you have measured')
 
 
 @rule(

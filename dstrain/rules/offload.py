@@ -38,7 +38,6 @@ def param_stage(doc: Document) -> Iterator[Hit]:
             section,
             f'offload_param to "{device}" is ignored at ZeRO stage {at}; offload_param requires stage 3',
             '"stage": 3 to offload parameters, or leave offload_param out',
-            drop(section),
         )
 
 
@@ -62,7 +61,6 @@ def optimizer_stage(doc: Document) -> Iterator[Hit]:
             section,
             f'offload_optimizer to "{device}" at ZeRO stage 0 offloads nothing; it requires stage 1, 2 or 3',
             '"stage": 1, or leave offload_optimizer out',
-            drop(section),
         )
 
 
@@ -177,8 +175,7 @@ def ratio_stage(doc: Document) -> Iterator[Hit]:
         yield hit(
             key,
             f"offload_optimizer.ratio {ratio} requires stage 3, and the stage is {at}",
-            '"ratio": 1.0',
-            put(doc, key, 1.0),
+            '"stage": 3, or "ratio": 1.0',
         )
 
 
@@ -202,7 +199,8 @@ def super_offload(doc: Document) -> Iterator[Hit]:
         reason = 'with device "none"; it requires "cpu"'
     if reason:
         key = f"{_OPT}.super_offload"
-        yield hit(key, f"super_offload has no effect {reason}", '"stage": 3 with "device": "cpu"', drop(key))
+        fix = '"stage": 3 with "device": "cpu", or leave super_offload out'
+        yield hit(key, f"super_offload has no effect {reason}", fix)
 
 
 @rule(

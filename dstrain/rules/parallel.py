@@ -52,8 +52,7 @@ def load_universal(doc: Document) -> Iterator[Hit]:
         yield hit(
             key,
             "load_universal is on: only converted checkpoints can be loaded",
-            "false for normal ones",
-            put(doc, key, False),
+            '"load_universal": false to resume from normal ones',
         )
 
 

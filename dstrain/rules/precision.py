@@ -27,10 +27,9 @@ def both(doc: Document, mode: Mode) -> Iterator[Hit]:
     bf16 needs no loss scale and is the choice on any device that has it.
     """
     if enabled(doc, "fp16", mode) and enabled(doc, "bf16", mode):
-        patch = put(doc, "fp16.enabled", False)
-        yield hit(
-            "fp16.enabled", "fp16 and bf16 are both enabled; expected one of them", '"fp16": {"enabled": false}', patch
-        )
+        section = precision_section(doc)
+        fix = f'"fp16": {{"enabled": false}} to train in bf16, or "{section}": {{"enabled": false}} to train in fp16'
+        yield hit("fp16.enabled", f"fp16 and {section} are both enabled; expected one of them", fix)
 
 
 @rule(
@@ -78,7 +77,8 @@ def autocast_and_cast(doc: Document, mode: Mode) -> Iterator[Hit]:
             section = precision_section(doc) if name == "bf16" else name
             key = "torch_autocast.enabled"
             message = f"torch_autocast and {section} are both enabled: the model is cast to {name} before autocast acts"
-            yield hit(key, message, '"torch_autocast": {"enabled": false}', put(doc, key, False))
+            fix = f'"torch_autocast": {{"enabled": false}}, or "{section}": {{"enabled": false}}'
+            yield hit(key, message, fix)
 
 
 @rule(

@@ -96,6 +96,5 @@ def _complete(entry: Rule, hits: Iterable[Hit], doc: Document | None) -> Iterato
             place = Place(flag=hit.key)
         else:
             place = doc.place(hit.key) if doc is not None else Place()
-        yield Finding(
-            entry.id, hit.severity or entry.severity, hit.key, hit.message, hit.fix, place, tuple(hit.patch), hit.also
-        )
+        severity = hit.severity or entry.severity
+        yield Finding(entry.id, severity, hit.key, hit.message, hit.fix, place, tuple(hit.patch), hit.also, hit.proof)

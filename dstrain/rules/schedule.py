@@ -82,18 +82,19 @@ def two_rates(doc: Document, mode: Mode) -> Iterator[Hit]:
     fires=example("WarmupLR", warmup_max_lr=_LR, warmup_num_steps=100),
     quiet=example("WarmupLR", warmup_max_lr=_LR, warmup_num_steps=100, warmup_type="linear"),
 )
-def log_warmup(doc: Document, mode: Mode) -> Iterator[Hit]:
+def log_warmup(doc: Document) -> Iterator[Hit]:
     """`warmup_type` is "log" when left out: steep at first, flat later; most recipes mean linear.
 
     Either way the first optimizer step runs at `warmup_min_lr` (0 by default), with "log" the first two: the
     schedule starts at iteration -1, and log(1) is 0 (`runtime/lr_schedules.py:784`). WarmupDecayLR and
-    WarmupCosineLR also end at (almost) 0 and stay there. dstrain writes "linear".
+    WarmupCosineLR also end at (almost) 0 and stay there. What was left out stays "log"
+    under dstrain too; the plan shows it.
     """
-    if mode is Mode.DSTRAIN or kind(doc) not in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
+    if kind(doc) not in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
         return
     if not doc.has(f"{_P}.warmup_type") and isinstance(doc.get(_P), Mapping):
         message = "warmup_type is left out: the warm-up is logarithmic, and its first two steps are at the minimum"
-        yield hit(f"{_P}.warmup_type", message, '"warmup_type": "linear"', put(doc, f"{_P}.warmup_type", "linear"))
+        yield hit(f"{_P}.warmup_type", message, '"warmup_type": "linear", or "log" to keep it')
 
 
 @rule(
@@ -114,9 +115,8 @@ def warmup_whole(doc: Document) -> Iterator[Hit]:
     if warm is not None and total is not None and 0 < total <= warm:
         key = f"{_P}.warmup_num_steps"
         shown = f"{warm}" if doc.has(key) else f"{warm} (the default)"
-        patch = put(doc, key, max(1, total // 10))
         message = f"warmup_num_steps {shown} is not below total_num_steps {total}"
-        yield hit(key, message, f'"warmup_num_steps": {max(1, total // 10)}', patch)
+        yield hit(key, message, f'"warmup_num_steps": {max(1, total // 10)}, or any number below {total}')
 
 
 @rule(
@@ -156,6 +156,5 @@ def cycle_momentum(doc: Document) -> Iterator[Hit]:
         yield hit(
             key,
             "OneCycle overwrites beta 1 (0.8 to 0.9) unless told not to",
-            '"cycle_momentum": false',
-            put(doc, key, False),
+            '"cycle_momentum": false, or true to keep it',
         )

@@ -9,7 +9,7 @@ from dstrain.core.facts import Mode
 from dstrain.core.finding import Hit, Severity
 from dstrain.dsconfig.document import Document
 from dstrain.rules.registry import rule
-from dstrain.rules.view import ZERO, drop, flag, hit, integer, is_auto, number, offload_param, put, stage
+from dstrain.rules.view import ZERO, flag, hit, integer, is_auto, number, offload_param, put, stage
 from dstrain.rules.view import offload_optimizer as optimizer_device
 
 _B = {"train_micro_batch_size_per_gpu": 1}
@@ -129,8 +129,7 @@ def contiguous(doc: Document) -> Iterator[Hit]:
         yield hit(
             key,
             f"contiguous_memory_optimization needs {' and '.join(lacking)}",
-            "add it, or false",
-            put(doc, key, False),
+            f'add {" and ".join(lacking)}, or "contiguous_memory_optimization": false',
         )
 
 
@@ -149,7 +148,7 @@ def aio_unused(doc: Document) -> Iterator[Hit]:
     """The `aio` section tunes reads and writes of NVMe offload and of the fast checkpoint writer; else nothing."""
     swaps = stage(doc) == 3 and "nvme" in (optimizer_device(doc), offload_param(doc))
     if doc.section("aio") and not swaps and not doc.has("checkpoint.writer"):
-        yield hit("aio", "aio has no effect without NVMe offload at stage 3", "leave aio out", drop("aio"))
+        yield hit("aio", "aio has no effect without NVMe offload at stage 3", "leave aio out")
 
 
 @rule(
@@ -218,8 +217,7 @@ def data_efficiency(doc: Document) -> Iterator[Hit]:
         yield hit(
             f"{learn}.curriculum_metrics",
             "curriculum_learning is enabled without curriculum_metrics",
-            '"enabled": false',
-            put(doc, f"{learn}.enabled", False),
+            '"curriculum_metrics": {"<metric>": {…}}, or "enabled": false',
         )
     if doc.get(f"{dynamic}.enabled") and not doc.has(f"{dynamic}.max_tokens"):
         yield hit(

@@ -104,5 +104,4 @@ def zenflow_steps(doc: Document) -> Iterator[Hit]:
             key,
             f"zenflow.update_interval {update} replaces gradient_accumulation_steps {steps}",
             f'"update_interval": {steps}',
-            put(doc, key, steps),
         )

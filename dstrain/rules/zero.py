@@ -53,7 +53,8 @@ def plus_below_3(doc: Document) -> Iterator[Hit]:
         keys.append("zero_hpz_partition_size")
     for key in keys:
         full = f"{ZERO}.{key}"
-        yield hit(full, f"{key} has no effect at ZeRO stage {at}; it needs stage 3", '"stage": 3', drop(full))
+        message = f"{key} has no effect at ZeRO stage {at}; it needs stage 3"
+        yield hit(full, message, f'"stage": 3, or leave {key} out')
 
 
 @rule(
@@ -156,13 +157,12 @@ def no_grad_norm(doc: Document, mode: Mode) -> Iterator[Hit]:
         yield hit(
             key,
             f"compute_grad_norm false needs gradient_clipping 0, but it is {norm}{origin}",
-            '"gradient_clipping": 0',
-            put(doc, "gradient_clipping", 0),
+            '"gradient_clipping": 0, or "compute_grad_norm": true',
         )
     if optimizer_device(doc) in ("cpu", "nvme"):
-        yield hit(key, "compute_grad_norm false does not support offload_optimizer", "leave one of them out", drop(key))
+        yield hit(key, "compute_grad_norm false does not support offload_optimizer", "leave one of them out")
     if isinstance(doc.get(f"{ZERO}.zenflow"), Mapping):
-        yield hit(key, "compute_grad_norm false does not support zenflow", "leave one of them out", drop(key))
+        yield hit(key, "compute_grad_norm false does not support zenflow", "leave one of them out")
     accumulation = doc.get("data_types.grad_accum_dtype")
     if at == 1 and precision(doc, mode) == "bf16" and accumulation in ("fp32", "float32", "float"):
         yield hit(key, "compute_grad_norm false is refused at stage 1 with bf16 and fp32 accumulation", '"stage": 2')
