@@ -68,7 +68,8 @@ def datastates(doc: Document) -> Iterator[Hit]:
     value = doc.get("datastates_ckpt")
     if value is not None and value is not False:
         key = "datastates_ckpt"
-        yield hit(key, "datastates_ckpt needs the datastates package on every rank", "leave it out", drop(key))
+        fix = '"datastates_ckpt": false, or install the package on every rank'
+        yield hit(key, "datastates_ckpt needs the datastates package on every rank", fix)
 
 
 @rule(

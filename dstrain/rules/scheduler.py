@@ -75,9 +75,13 @@ def no_params(doc: Document) -> Iterator[Hit]:
     section = doc.section("scheduler")
     if isinstance(section.get("type"), str) and section.get("params") is None:
         old = next((name for name in ("param", "parameters", "kwargs", "args") if name in section), None)
-        patch = move(f"scheduler.{old}", _P) if old and "params" not in section else put(doc, _P, {})
+        required = REQUIRED.get(section["type"], ())
+        patch = (put(doc, _P, {}),) if not required else ()
+        if old and "params" not in section:
+            patch = (move(f"scheduler.{old}", _P),)
         message = "scheduler has no params" + (f' ("{old}" is not read)' if old else "")
-        yield hit(_P, f"{message}: DeepSpeed fails on unpacking None", '"params": {}', patch)
+        fix = '"params": {' + ", ".join(f'"{name}": …' for name in required) + "}"
+        yield Hit(_P, f"{message}: DeepSpeed fails on unpacking None", fix, patch)
 
 
 @rule(

@@ -33,14 +33,14 @@ def zenflow(doc: Document) -> Iterator[Hit]:
         return
     at = stage(doc)
     if at == 0:
-        yield Hit(key, "zenflow has no effect at ZeRO stage 0", '"stage": 2', (drop(key),), severity=Severity.WARNING)
+        fix = '"stage": 2, or leave zenflow out'
+        yield Hit(key, "zenflow has no effect at ZeRO stage 0", fix, severity=Severity.WARNING)
         return
     if optimizer_device(doc) == "none":
         yield hit(
             key,
             "zenflow needs offload_optimizer to the CPU",
             '"offload_optimizer": {"device": "cpu"}',
-            put(doc, _OPT, {"device": "cpu"}),
         )
     strategy, select = doc.get(f"{key}.select_strategy", "auto"), doc.get(f"{key}.select_interval", "auto")
     if strategy == "auto" and integer(select) is not None:
@@ -103,5 +103,5 @@ def zenflow_steps(doc: Document) -> Iterator[Hit]:
         yield hit(
             key,
             f"zenflow.update_interval {update} replaces gradient_accumulation_steps {steps}",
-            f'"update_interval": {steps}',
+            f'"update_interval": {steps}, or "gradient_accumulation_steps": {update}',
         )
