@@ -126,6 +126,8 @@ def lines_of(finding: Finding) -> Iterator[str]:
     yield f"{_printable(str(finding.place))}: {severity} {finding.id}: {_printable(finding.message)}"
     for place in finding.also:
         yield f"  also: {_printable(str(place))}"
+    for line in finding.proof:
+        yield f"  saw: {_printable(line)}"
     if finding.fix:
         yield f"  fix: {_printable(finding.fix)}"
 

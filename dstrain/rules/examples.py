@@ -10,6 +10,7 @@ from dstrain.args.training import TrainingArguments
 from dstrain.core.facts import DataFacts, HostFacts, Mode, ModelFacts, WorldFacts
 from dstrain.core.finding import Hit
 from dstrain.dsconfig.document import Document
+from dstrain.rules.machine_view import machine_facts
 from dstrain.rules.registry import Rule
 
 FACTS = "$facts"
@@ -24,9 +25,11 @@ def facts(example: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of an example. Unless it says otherwise: mode `deepspeed`, one rank, a CPU, a small model.
 
     `$facts` may hold `mode`, `world_size`, `local_world_size`, fields of `DataFacts`, under `host` and `model` those
-    of these facts, and under `args` the arguments that were given.
+    of these facts, under `args` the arguments that were given, and under `machine` what differs from a healthy machine.
     """
     given = dict(example.get(FACTS, {}))
+    if "machine" in given:
+        given |= machine_facts(given.pop("machine"))
     mode = Mode(given.pop("mode", Mode.DEEPSPEED))
     world_size = int(given.pop("world_size", 1))
     local = int(given.pop("local_world_size", world_size))

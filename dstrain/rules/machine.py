@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from dstrain.rules import machine_build, machine_compiler, machine_driver, machine_gpu, machine_run, machine_system
-from dstrain.rules import machine_toolkit as toolkit
-from dstrain.rules.registry import RULES, Report, lint
+from dstrain.rules import (
+    machine_build,
+    machine_compiler,
+    machine_driver,
+    machine_gpu,
+    machine_run,
+    machine_system,
+    machine_toolkit,
+)
+from dstrain.rules.registry import Report, lint
 
 __all__ = [
     "PREFIX",
@@ -21,7 +28,7 @@ __all__ = [
     "machine_gpu",
     "machine_run",
     "machine_system",
-    "toolkit",
+    "machine_toolkit",
 ]
 
 PREFIX = "HOST"
@@ -29,5 +36,6 @@ PREFIX = "HOST"
 
 def diagnose(**facts: Any) -> Report:
     """Run the machine rules whose facts are all known; the others are listed as not run, with what they need."""
-    report = lint(only=PREFIX, **facts)
-    return Report(report.findings, {name: missing for name, missing in report.not_run.items() if name in RULES})
+    report = lint(**facts)  # rules of configurations need a document, and are not run
+    mine = {name: missing for name, missing in report.not_run.items() if name.startswith(PREFIX)}
+    return Report(report.findings, mine)

@@ -36,7 +36,7 @@ def packages(software: Software) -> Iterator[Hit]:
     Severity.ERROR,
     "There are GPUs, and torch is built without CUDA",
     fires=machine(software={"torch": "2.13.0+cpu", "torch_cuda": ""}),
-    quiet=machine(software={"torch": "2.13.0+cpu", "torch_cuda": ""}, gpus=[], driver={"pci_cards": 0}),
+    quiet=machine(software={"torch": "2.13.0+cpu", "torch_cuda": ""}, driver={"pci_cards": 0, "device_files": False}),
 )
 def cpu_torch(software: Software, driver: Driver, environ: Mapping[str, str]) -> Iterator[Hit]:
     """A torch for CPUs does not see NVIDIA cards: training runs, and is slow. `DS_ACCELERATOR=cpu` says it is meant."""

@@ -168,7 +168,7 @@ def unlike_cards(mask: Mask) -> Iterator[Hit]:
     if not _unlike(cards):
         return
     small = min(cards, key=lambda card: card.memory_bytes or 0)
-    most = max({card.name for card in cards}, key=lambda name: sum(card.name == name for card in cards))
+    most = max((card.name for card in cards), key=lambda name: sum(card.name == name for card in cards))
     alike = [entry for entry, card in zip(mask.ids or (), mask.cards, strict=False) if card and card.name == most]
     yield seen(
         _MASK,

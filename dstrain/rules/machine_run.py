@@ -94,7 +94,7 @@ def cpu_quota(environ: Mapping[str, str], threads: Threads) -> Iterator[Hit]:
     quiet=machine(threads={"numa_nodes": 2}),
 )
 def no_numactl(threads: Threads) -> Iterator[Hit]:
-    """`deepspeed --bind_cores_to_rank` keeps each rank on the cores and memory beside it, and needs numactl for that."""
+    """`deepspeed --bind_cores_to_rank` keeps each rank on the cores and memory beside it, and needs numactl."""
     if threads.numa_nodes is not None and threads.numa_nodes > 1 and threads.numactl is None:
         yield seen(
             "numactl",

@@ -48,7 +48,7 @@ def small_shm(memory: Memory) -> Iterator[Hit]:
     if memory.shm_bytes is not None and memory.shm_bytes < _LEAST_SHM_BYTES:
         yield seen(
             "/dev/shm",
-            f"/dev/shm has {bytes_text(memory.shm_bytes)}; workers and NCCL need {bytes_text(_LEAST_SHM_BYTES)} or more",
+            f"/dev/shm has {bytes_text(memory.shm_bytes)}; workers and NCCL need {bytes_text(_LEAST_SHM_BYTES)}+",
             "docker run --shm-size=16g … (or --ipc=host); elsewhere: mount -o remount,size=16g /dev/shm",
             f"statvfs /dev/shm: {memory.shm_bytes} bytes",
         )
@@ -115,11 +115,11 @@ def few_files(limits: Limits) -> Iterator[Hit]:
     quiet=machine(limits={"locked_bytes": [65536, 65536]}),
 )
 def locked_memory(limits: Limits, network: Network) -> Iterator[Hit]:
-    """InfiniBand registers memory, and registered memory is locked. With a limit NCCL fails in ibv_reg_mr or ibv_create."""
+    """InfiniBand registers memory, and registered memory is locked. With a limit NCCL fails in ibv_reg_mr."""
     if network.infiniband and limits.locked_bytes is not None and 0 <= limits.locked_bytes[0] < GIB:
         yield seen(
             "ulimit -l",
-            f"{bytes_text(limits.locked_bytes[0])} may be locked, and {', '.join(network.infiniband)} needs it unlimited",
+            f"{bytes_text(limits.locked_bytes[0])} may be locked; {', '.join(network.infiniband)} needs it unlimited",
             "docker run --ulimit memlock=-1 …; elsewhere: ulimit -l unlimited, or limits.conf",
             f"RLIMIT_MEMLOCK: soft {limits.locked_bytes[0]}, hard {limits.locked_bytes[1]}",
         )
@@ -191,9 +191,9 @@ def noexec(disks: tuple[Disk, ...]) -> Iterator[Hit]:
     quiet=machine(disks=[{"free_bytes": 100 * GIB}]),
 )
 def full_disk(disks: tuple[Disk, ...]) -> Iterator[Hit]:
-    """A CUDA op takes some hundred MB to build; a checkpoint takes 14 to 16 bytes per parameter (Adam, mixed precision).
+    """Builds and temporary files need room. A checkpoint takes 14 to 16 bytes per parameter (Adam, mixed precision).
 
-    Less is said for checkpoints when the plan is known: `dstrain plan` counts them.
+    Free inodes run out too: a cache of many small files fills a disk that has space left.
     """
     for disk in disks:
         least = _FREE_BYTES.get(disk.role, 0)
@@ -223,7 +223,7 @@ def full_disk(disks: tuple[Disk, ...]) -> Iterator[Hit]:
     quiet=machine(disks=[{"role": "nvme", "filesystem": "xfs", "rotational": False}]),
 )
 def not_nvme(disks: tuple[Disk, ...]) -> Iterator[Hit]:
-    """Offloading reads and writes all optimizer state at every step. A network, a spinning disk or memory is no help."""
+    """Offloading moves all optimizer state at every step: a network, a spinning disk or memory is no help."""
     for disk in disks:
         if disk.role != "nvme" or disk.trouble:
             continue
@@ -259,7 +259,8 @@ def slow_nvme(disks: tuple[Disk, ...]) -> Iterator[Hit]:
                 f"{disk.path}: {min(speeds) / 1e6:.0f} MB/s; a step of a billion parameters would wait"
                 f" {duration_text(step_s)} for it",
                 'offload to a faster disk, or to the CPU: "device": "cpu"',
-                f"wrote at {(disk.write_bytes_s or 0) / 1e6:.0f} MB/s, read at {(disk.read_bytes_s or 0) / 1e6:.0f} MB/s",
+                f"wrote at {(disk.write_bytes_s or 0) / 1e6:.0f} MB/s",
+                f"read at {(disk.read_bytes_s or 0) / 1e6:.0f} MB/s",
             )
 
 
@@ -282,7 +283,7 @@ def stale_lock(caches: Caches) -> Iterator[Hit]:
         if not lock.busy and lock.age_s > 60:
             yield seen(
                 "torch_extensions",
-                f"a build left {lock.path} {duration_text(lock.age_s)} ago: DeepSpeed's own builds wait for it for ever",
+                f"a build left {lock.path} {duration_text(lock.age_s)} ago: DeepSpeed's own builds wait for ever",
                 f"rm {lock.path}",
                 "no compiler and no ninja works in that folder",
             )

@@ -99,14 +99,14 @@ def home_without_nvcc(software: Software, cuda: Cuda) -> Iterator[Hit]:
 def wrapper(software: Software, cuda: Cuda) -> Iterator[Hit]:
     """torch 2.13 takes the folder above the first nvcc on PATH as the toolkit (`_find_cuda_home`).
 
-    Where that nvcc is a script which starts the real one, the version is right and headers and libraries are missing,
-    so that checks pass and compilation fails.
+    Where that nvcc is a script which starts the real one, or a link to it, the version is right while headers and
+    libraries are missing: checks pass, and compilation fails.
     """
     kit = cuda.chosen()
     if software.torch_cuda and _is_shadow(cuda) and kit is not None:
         yield seen(
             "PATH",
-            f"{cuda.nvcc} is a script that starts {cuda.nvcc_target}/bin/nvcc; torch takes {cuda.home} for the toolkit",
+            f"{cuda.nvcc} only leads to {cuda.nvcc_target}/bin/nvcc, and torch takes {cuda.home} for the toolkit",
             f"export CUDA_HOME={cuda.nvcc_target}",
             f"first nvcc on PATH: {cuda.nvcc}",
             f"there is no {cuda.home}/include/cuda_runtime.h",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from dstrain.dsconfig.codes import READING, Code
 from dstrain.rules import (
     RULES,
     Rule,
+    machine,  # registers HOSTxxx, which only the doctor needs
     run,  # noqa: F401  (registers DS9xx, which only a run with arguments needs)
 )
 from dstrain.rules.examples import FACTS, configuration, hits
@@ -35,16 +37,26 @@ _FAMILIES = {
     "DS7": "Other sections",
     "DS8": "Machine, ranks and model",
     "DS9": "Arguments and file together",
+    "HOST1": "Toolkits, compilers and the Python environment",
+    "HOST2": "GPUs, driver and the device mask",
+    "HOST3": "Memory, limits, disks and caches",
+    "HOST4": "Threads, network and environment",
 }
+_HEALTHY = "A healthy machine (two H100; CUDA 13.0 in torch, toolkit and driver)"
 _GENERATED = "<!-- made by `python -m dstrain.rules.pages docs/rules` from the rule itself; edit the rule -->"
 
 
 def _code(example: Mapping[str, Any]) -> str:
+    if "machine" in (facts := example.get(FACTS, {})):
+        if not facts["machine"]:
+            return f"{_HEALTHY}."
+        return f"{_HEALTHY}, but with\n\n```json\n{json.dumps(facts['machine'], indent=2)}\n```"
     return f"```json\n{json.dumps(configuration(example), indent=2)}\n```"
 
 
 def _facts_text(example: Mapping[str, Any]) -> str:
     given = dict(example.get(FACTS, {}))
+    given.pop("machine", None)
     if not given:
         return ""
     text = ", ".join(f"{name} = {json.dumps(value, default=str)}" for name, value in sorted(given.items()))
@@ -55,7 +67,12 @@ def page(entry: Rule) -> str:
     """The page of one rule as Markdown: title, severity, why, an example that fires and one that does not."""
     body = inspect.cleandoc(entry.function.__doc__ or "")
     found = hits(entry, entry.fires)
-    messages = "\n".join(f"- {hit.message}" + (f"  \n  fix: `{hit.fix}`" if hit.fix else "") for hit in found)
+    messages = "\n".join(
+        f"- {hit.message}"
+        + "".join(f"  \n  saw: {line}" for line in hit.proof)
+        + (f"  \n  fix: `{hit.fix}`" if hit.fix else "")
+        for hit in found
+    )
     severity = entry.severity.value
     return f"""{_GENERATED}
 # {entry.id}: {entry.title}
@@ -91,13 +108,13 @@ def reading_page(code: Code) -> str:
 
 def index() -> str:
     """The list of all rules as Markdown, by family."""
-    lines = [_GENERATED, "# Rules", "", "What `dstrain config check` looks for.", ""]
+    lines = [_GENERATED, "# Rules", "", "What `dstrain config check` and `dstrain doctor` (HOST…) look for.", ""]
     lines += [f"- **{severity}**: {meaning}" for severity, meaning in _MEANING.items()]
     family = ""
     entries: list[Rule | Code] = [*RULES.values(), *READING.values()]
     for entry in sorted(entries, key=lambda rule: rule.id):
-        if entry.id[:3] != family:
-            family = entry.id[:3]
+        if entry.id[:-2] != family:
+            family = entry.id[:-2]
             lines += ["", f"## {_FAMILIES.get(family, family)}", "", "| rule | severity | title |", "|---|---|---|"]
         lines.append(f"| [{entry.id}]({entry.id}.md) | {entry.severity.value} | {entry.title} |")
     return "\n".join(lines) + "\n"
@@ -118,8 +135,8 @@ def write(folder: Path) -> list[Path]:
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
             touched.append(path)
-    for path in folder.glob("DS*.md"):
-        if path.name not in wanted:
+    for path in folder.glob("*.md"):
+        if re.fullmatch(rf"(DS|{machine.PREFIX})\d+\.md", path.name) and path.name not in wanted:
             path.unlink()
             touched.append(path)
     return touched

@@ -30,7 +30,7 @@ IDS = sorted(RULES)
 def test_a_rule_keeps_its_promises(identity: str) -> None:
     """It fires and is quiet as its examples say, has a page, says what to type, and its patch mends."""
     entry = RULES[identity]
-    assert re.fullmatch(r"DS[1-9]\d\d", identity)
+    assert re.fullmatch(r"(DS|HOST)[1-9]\d\d", identity)
     assert len(inspect.cleandoc(entry.function.__doc__ or "")) > 60
     assert entry.title
     assert not entry.title.endswith(".")
