@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dstrain.core.numbers import as_int
-from dstrain.core.source import fact
+from dstrain.core.source import Source, derived, fact
 from dstrain.resolve._builder import AUTO, Builder
 from dstrain.resolve.plan import BatchPlan, OptimizerPlan, Precision, SchedulePlan
 
+_WRITTEN_OUT = Source("default", "DeepSpeed's default, written out")
 _ORDER = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
@@ -61,8 +62,8 @@ def emit(
         "train_micro_batch_size_per_gpu": batch.micro_rows,
         "gradient_accumulation_steps": batch.accumulation,
         "gradient_clipping": optimizer.max_grad_norm,
-        "bf16": {**_without_auto(b.doc.section("bf16") or b.doc.section("bfloat16")), "enabled": precision == "bf16"},
-        "fp16": {**_without_auto(b.doc.section("fp16")), "enabled": precision == "fp16"},
+        "bf16": _precision(b, "bf16" if b.doc.has("bf16") else "bfloat16", precision == "bf16", _BF16_DEFAULTS),
+        "fp16": _precision(b, "fp16", precision == "fp16", _FP16_DEFAULTS),
         "zero_optimization": _zero(b, stage),
         "optimizer": optimizer_section,
     }
@@ -77,6 +78,31 @@ def emit(
         b.notices.append(f"optimizer {optimizer.name} under ZeRO {stage} is not among those DeepSpeed tests")
     ordered = {key: config.pop(key) for key in _ORDER if key in config}
     return {key: _without_auto(value) for key, value in {**ordered, **config}.items()}
+
+
+# What DeepSpeed 0.19.8 does when these are not written (runtime/precision_config.py); all of them decide which steps
+# count. `check_grad_overflow` was off in older releases.
+_BF16_DEFAULTS: dict[str, Any] = {"check_grad_overflow": True}
+_FP16_DEFAULTS: dict[str, Any] = {
+    "loss_scale": 0,
+    "initial_scale_power": 16,
+    "loss_scale_window": 1000,
+    "hysteresis": 2,
+    "consecutive_hysteresis": False,
+    "min_loss_scale": 1,
+}
+
+
+def _precision(b: Builder, section: str, on: bool, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A section of a number format; where it is on, with the defaults that decide which steps are skipped."""
+    stated = _without_auto({key: value for key, value in b.doc.section(section).items() if value is not None})
+    result: dict[str, Any] = {**stated, "enabled": on}
+    if on:
+        name = "bf16" if section == "bfloat16" else section
+        for key, value in defaults.items():
+            if key not in result:
+                result[key] = b.put(f"deepspeed.{name}.{key}", value, _WRITTEN_OUT)
+    return {"enabled": result.pop("enabled"), **result}
 
 
 _TESTED = {"Adam", "AdamW", "Adagrad", "adam", "adamw", "adagrad"}
@@ -132,22 +158,33 @@ def _bucket(b: Builder, key: str, stage: int) -> int | None:
     return None
 
 
+_SCHEDULER = "deepspeed.scheduler.params"
+
+
 def _scheduler(b: Builder, optimizer: OptimizerPlan, schedule: SchedulePlan) -> dict[str, Any]:
     """DeepSpeed's scheduler with `auto` filled, and the defaults that change the curve written out."""
-    params = {key: value for key, value in b.doc.section("scheduler.params").items() if value != AUTO}
+    asked = b.doc.section("scheduler.params")
+    params = {key: value for key, value in asked.items() if value != AUTO and value is not None}
+    named = f"{_SCHEDULER}.{{}}".format
+
+    def fill(key: str, value: Any, why: Source) -> None:
+        if key not in params:
+            params[key] = b.put(named(key), value, why)
+
     if schedule.name in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
         # DeepSpeed >= 0.19.6 refuses warmup_num_steps 0.
-        params.setdefault("warmup_num_steps", max(1, schedule.warmup_steps))
+        fill("warmup_num_steps", max(1, schedule.warmup_steps), b.sources["schedule.warmup_steps"])
+        linear = asked.get("warmup_type") == AUTO
+        fill("warmup_type", "linear" if linear else "log", derived("auto: linear") if linear else _WRITTEN_OUT)
     if schedule.name in ("WarmupLR", "WarmupDecayLR"):
-        params.setdefault("warmup_min_lr", 0.0)
-        params.setdefault("warmup_type", "log" if b.doc.get("scheduler.params.warmup_type") != AUTO else "linear")
-        if "warmup_max_lr" not in params:
-            # WarmupDecayLR's own default is 0.001, whatever the optimizer's lr (runtime/lr_schedules.py).
-            params["warmup_max_lr"] = b.derive(
-                "deepspeed.scheduler.params.warmup_max_lr", optimizer.lr, "= the optimizer's lr"
-            )
+        fill("warmup_min_lr", 0.0, _WRITTEN_OUT)
+        # WarmupDecayLR's own default is 0.001, whatever the optimizer's lr (runtime/lr_schedules.py).
+        fill("warmup_max_lr", optimizer.lr, derived("= the optimizer's lr"))
+    if schedule.name == "WarmupCosineLR":
+        fill("warmup_min_ratio", 0.0, _WRITTEN_OUT)
+        fill("cos_min_ratio", 0.0001, _WRITTEN_OUT)
     if schedule.name in ("WarmupDecayLR", "WarmupCosineLR"):
-        params.setdefault("total_num_steps", schedule.total_steps)
+        fill("total_num_steps", schedule.total_steps, derived("= length.max_steps"))
     for key in ("warmup_num_steps", "total_num_steps"):
         if (number := as_int(params.get(key))) is not None:
             params[key] = number

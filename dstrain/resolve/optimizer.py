@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dstrain.core.source import derived
+from dstrain.dsconfig.document import Document
 from dstrain.resolve._builder import Builder
 from dstrain.resolve.plan import BackendName, OptimizerPlan
+from dstrain.rules.optimizers import accepted
 
 _NAMES = {"adamw_torch": "AdamW", "adamw_torch_fused": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
 _ADAM = {"adam", "adamw"}
@@ -98,15 +101,34 @@ def _why(b: Builder, choice: _Choice) -> str:
     return "the torch class of this name"
 
 
+def _given(b: Builder, plan: OptimizerPlan, written: Mapping[str, Any]) -> dict[str, Any]:
+    """What the arguments add to any optimizer: "auto" is filled, and what was given is not dropped in silence."""
+    takes = accepted(Document("", {**b.doc.data, "optimizer": {"type": plan.name, "params": dict(written)}}))
+    params: dict[str, Any] = {}
+    for key, value, names in (
+        ("betas", list(plan.betas), ("adam_beta1", "adam_beta2")),
+        ("eps", plan.eps, ("adam_epsilon",)),
+        ("weight_decay", plan.weight_decay, ("weight_decay",)),
+    ):
+        given = [name for name in names if b.args.sources[name].kind != "default"]
+        if written.get(key) == "auto" or (given and (takes is None or key in takes)):
+            params[key] = value
+        elif given:
+            b.notices.append(f"{' and '.join(given)} has no effect: {plan.name} takes no {key}")
+    return params
+
+
 def _section(b: Builder, plan: OptimizerPlan, choice: _Choice) -> dict[str, Any]:
     """The JSON section: what the file says, and written out what DeepSpeed or torch would else choose unseen."""
-    stated = {key: value for key, value in b.doc.section(_SECTION).items() if value != "auto"}
+    written = b.doc.section(_SECTION)
+    stated = {key: value for key, value in written.items() if value != "auto" and value is not None}
     params: dict[str, Any] = {**stated, "lr": plan.lr}
     kind = plan.name.lower()
+    params |= _given(b, plan, written)
     if kind in _ADAM:
         params |= {"betas": list(plan.betas), "eps": plan.eps, "weight_decay": plan.weight_decay}
         params["adam_w_mode"] = _adam_w_mode(b, kind)
         b.sources.setdefault(f"deepspeed.{_SECTION}.adam_w_mode", derived("AdamW is decoupled weight decay"))
-    elif kind in ("lion", "muon") or (b.args.sources["weight_decay"].kind != "default") or kind == "sgd":
+    elif kind in ("lion", "muon", "sgd"):
         params["weight_decay"] = plan.weight_decay
     return {"type": plan.name, "params": {**params, **choice.extra}}

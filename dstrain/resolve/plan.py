@@ -69,7 +69,7 @@ class IntervalPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReportPlan:
-    """Logging, evaluation and saving."""
+    """Logging, evaluation and saving. `eval_delay` is in steps or in epochs, as evaluation is."""
 
     logging: IntervalPlan
     logging_first_step: bool
@@ -77,6 +77,9 @@ class ReportPlan:
     eval_on_start: bool
     saving: IntervalPlan
     save_total_limit: int | None
+    eval_delay: float = 0
+    count_tokens: Literal["no", "all", "non_padding"] = "no"
+    skip_nonfinite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,19 @@ class LoaderPlan:
     pin_memory: bool
     prefetch_batches: int | None
     persistent_workers: bool
+    order: Literal["random", "sequential"] = "random"
+    start_method: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """Settings of the process and of the model's memory; `tf32` None leaves torch's setting."""
+
+    full_determinism: bool = False
+    tf32: bool | None = None
+    gradient_checkpointing: bool = False
+    gradient_checkpointing_kwargs: Mapping[str, Any] | None = None
+    empty_cache_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +129,8 @@ class RunPlan:
     schedule: SchedulePlan
     report: ReportPlan
     loader: LoaderPlan
+    process: ProcessPlan = ProcessPlan()  # noqa: RUF009  (frozen)
+    run_name: str = ""
     deepspeed: Mapping[str, Any] = field(default_factory=dict)
     needed_ops: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
@@ -141,6 +159,7 @@ class RunPlan:
             "batch.global_rows": self.batch.global_rows,
             "loader.data_seed": self.loader.data_seed,
             "loader.drop_last": self.loader.drop_last,
+            "loader.order": self.loader.order,
             "optimizer.name": self.optimizer.name,
             "schedule.runs_in": self.schedule.runs_in,
         }

@@ -15,6 +15,7 @@ from dstrain.resolve import deepspeed, topics
 from dstrain.resolve._builder import Builder
 from dstrain.resolve.optimizer import optimizer
 from dstrain.resolve.plan import BackendName, RunPlan
+from dstrain.resolve.process import process, run_name
 from dstrain.rules import lint
 from dstrain.rules import run as _rules_of_a_run  # noqa: F401  (registers DS9xx; `config check` does not pay for them)
 
@@ -81,6 +82,8 @@ def _plan(b: Builder, uses_deepspeed: bool) -> RunPlan:
         schedule=schedule,
         report=topics.report(b, length.max_steps),
         loader=topics.loader(b),
+        process=process(b),
+        run_name=run_name(b),
         deepspeed=config,
         needed_ops=ops,
         notices=tuple(b.notices),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from dstrain.core.numbers import as_int
 from dstrain.core.source import DEFAULT, Source, derived, fact
 from dstrain.resolve._builder import Builder
 from dstrain.resolve.plan import (
@@ -77,12 +78,21 @@ def warmup(b: Builder, steps: int) -> int:
     return int(b.put("schedule.warmup_steps", int(value), b.args.sources["warmup_steps"]))
 
 
+def _stated_steps(b: Builder, name: str, key: str, otherwise: int) -> int:
+    """A number of steps of the file's own scheduler, where the file gives one."""
+    full = f"scheduler.params.{key}"
+    value = as_int(b.doc.get(full)) if b.stated(full) else None
+    return otherwise if value is None else int(b.put(name, value, b.from_file(full)))
+
+
 def schedule(b: Builder, steps: int) -> SchedulePlan:
     """The schedule: DeepSpeed's own when the file names one, else our closed formula of the argument's name."""
     kind = b.doc.get("scheduler.type")
     warmup_steps = warmup(b, steps)
     total = b.put("schedule.total_steps", steps, derived("= length.max_steps"))
     if isinstance(kind, str) and kind != "auto":
+        warmup_steps = _stated_steps(b, "schedule.warmup_steps", "warmup_num_steps", warmup_steps)
+        total = _stated_steps(b, "schedule.total_steps", "total_num_steps", total)
         b.put("schedule.name", kind, b.from_file("scheduler.type"))
         b.put("schedule.runs_in", "deepspeed", b.from_file("scheduler.type"))
         return SchedulePlan(kind, warmup_steps, total, {}, "deepspeed")
@@ -120,6 +130,9 @@ def report(b: Builder, steps: int) -> ReportPlan:
         eval_on_start=b.arg("report.eval_on_start", "eval_on_start"),
         saving=_interval(b, "saving", a.save_strategy, a.save_steps, s["save_steps"], steps),
         save_total_limit=b.arg("report.save_total_limit", "save_total_limit"),
+        eval_delay=b.arg("report.eval_delay", "eval_delay"),
+        count_tokens=b.arg("report.count_tokens", "include_num_input_tokens_seen"),
+        skip_nonfinite=b.arg("report.skip_nonfinite", "logging_nan_inf_filter"),
     )
 
 
@@ -143,4 +156,6 @@ def loader(b: Builder) -> LoaderPlan:
         pin_memory=pin,
         prefetch_batches=b.arg("loader.prefetch_batches", "dataloader_prefetch_factor"),
         persistent_workers=b.arg("loader.persistent_workers", "dataloader_persistent_workers"),
+        order=b.arg("loader.order", "train_sampling_strategy"),
+        start_method=b.arg("loader.start_method", "dataloader_multiprocessing_context"),
     )

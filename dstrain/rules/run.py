@@ -6,72 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from dstrain.args.training import TrainingArguments
 from dstrain.core.facts import DataFacts, HostFacts, WorldFacts
-from dstrain.core.finding import Hit, Place, Severity
-from dstrain.core.numbers import as_bool, as_float
-from dstrain.dsconfig.document import Document, pointer
+from dstrain.core.finding import Hit, Severity
+from dstrain.core.numbers import as_bool
+from dstrain.dsconfig.document import Document
+from dstrain.rules import twice as _twice  # noqa: F401  (registers DS901 and DS911)
 from dstrain.rules.registry import rule
 from dstrain.rules.triangle import solve
-
-# (key of the file, argument): two places for one quantity. Betas are compared one by one below.
-PAIRS: tuple[tuple[str, str], ...] = (
-    ("train_micro_batch_size_per_gpu", "per_device_train_batch_size"),
-    ("gradient_accumulation_steps", "gradient_accumulation_steps"),
-    ("gradient_clipping", "max_grad_norm"),
-    ("optimizer.params.lr", "learning_rate"),
-    ("optimizer.params.weight_decay", "weight_decay"),
-    ("optimizer.params.eps", "adam_epsilon"),
-    ("scheduler.params.warmup_max_lr", "learning_rate"),
-    ("scheduler.params.warmup_num_steps", "warmup_steps"),
-    ("scheduler.params.total_num_steps", "max_steps"),
-    ("bf16.enabled", "bf16"),
-    ("fp16.enabled", "fp16"),
-)
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2
-
-
-def _differ(stated: Any, argued: Any) -> bool:
-    if isinstance(argued, bool):
-        return as_bool(stated) is not argued
-    number = as_float(stated)
-    return number is None or number != float(argued)
-
-
-@rule(
-    "DS901",
-    Severity.ERROR,
-    "The DeepSpeed file and the arguments disagree",
-    fires={"gradient_clipping": 0.3, "$facts": {"args": {"max_grad_norm": 0.5}}},
-    quiet={"gradient_clipping": 0.3, "$facts": {"args": {"max_grad_norm": 0.3}}},
-)
-def two_places_disagree(args: TrainingArguments, file: Document) -> Iterator[Hit]:
-    """One quantity, two places, two values: nobody can know which was meant, so neither is used.
-
-    Only values that were really given count. A value in the file wins over an argument that was left at its default,
-    and `auto` in the file means: take the argument.
-    """
-    betas = file.get("optimizer.params.betas")
-    indexed = dict(zip(("adam_beta1", "adam_beta2"), betas, strict=True)) if _is_pair(betas) else {}
-    pairs = (*PAIRS, *(("optimizer.params.betas", name) for name in indexed))
-    for key, name in pairs:
-        stated, source = indexed.get(name, file.get(key)), args.sources[name]
-        if stated is None or stated == "auto" or source.kind == "default":
-            continue
-        argued = getattr(args, name)
-        if _differ(stated, argued):
-            yield Hit(
-                key,
-                f"{key} is {stated!r} in the file, and {name} is {argued!r} ({source})",
-                f'give it once: write "auto" for {key} in the file, or leave out {name}',
-                ({"op": "replace", "path": pointer(key), "value": "auto"},),
-                also=(Place(flag=str(source)),),
-            )
 
 
 @rule(
@@ -181,7 +124,7 @@ def device_does_precision(args: TrainingArguments, file: Document, host: HostFac
 
 
 @rule(
-    "DS908",
+    "DS920",
     Severity.WARNING,
     "Loader processes do not serve a stream",
     fires={"$facts": {"args": {"max_steps": 10, "dataloader_num_workers": 2}, "train_is_stream": True}},

@@ -110,6 +110,78 @@ def test_warmup_decay_never_trains_on_deepspeeds_own_default() -> None:
     assert (params["warmup_max_lr"], params["total_num_steps"]) == (0.01, 9)
 
 
+@pytest.mark.parametrize(
+    ("config", "args", "keys"),
+    [
+        ({"optimizer": {"type": "AdamW", "params": {}}}, {"optim": "sgd"}, {"optimizer.type"}),
+        ({"optimizer": {"type": "Adam", "params": {}}}, {"optim": "adamw_torch"}, set()),
+        (
+            {"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}},
+            {"lr_scheduler_type": "cosine"},
+            {"scheduler.type"},
+        ),
+        (
+            {"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}},
+            {"lr_scheduler_type": "linear", "max_steps": 9},
+            set(),
+        ),
+        (
+            {"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 5, "total_num_steps": 50}}},
+            {"warmup_steps": 0.1, "max_steps": 50},
+            set(),
+        ),
+        (
+            {"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 6, "total_num_steps": 50}}},
+            {"warmup_steps": 0.1, "max_steps": 40},
+            {"scheduler.params.warmup_num_steps", "scheduler.params.total_num_steps"},
+        ),
+        ({"bfloat16": {"enabled": False}}, {"bf16": True}, {"bfloat16.enabled"}),
+        ({"optimizer": {"type": "AdamW", "params": {"eps": 1e-6}}}, {"adam_epsilon": 1e-7}, {"optimizer.params.eps"}),
+    ],
+)
+def test_two_places_in_their_own_words(config: dict[str, Any], args: dict[str, Any], keys: set[str]) -> None:
+    found = [finding for finding in resolution_of(config, **args).findings if finding.id == "DS901"]
+    assert {finding.key for finding in found} == keys
+    for finding in found:
+        assert "TrainingArguments(" in str(finding.also[0])
+
+
+def test_a_schedule_that_ends_before_the_run_is_said() -> None:
+    config = {"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 1, "total_num_steps": 4}}}
+    resolution = resolution_of(config, per_device_train_batch_size=8, num_train_epochs=1)
+    (finding,) = [finding for finding in resolution.findings if finding.id == "DS911"]
+    assert "total_num_steps is 4, and the run has 8 steps" in finding.message
+    assert resolution.plan is not None
+    assert resolution.plan.schedule.total_steps == 4
+
+
+def test_hidden_defaults_are_written_out() -> None:
+    steps = {"warmup_num_steps": 3}
+    plan = plan_of({"bf16": {"enabled": True}, "scheduler": {"type": "WarmupLR", "params": steps}}, learning_rate=0.1)
+    assert plan.deepspeed["bf16"] == {"enabled": True, "check_grad_overflow": True}
+    params = {"warmup_num_steps": 3, "warmup_type": "log", "warmup_min_lr": 0.0, "warmup_max_lr": 0.1}
+    assert plan.deepspeed["scheduler"]["params"] == params
+    assert plan.schedule.warmup_steps == 3
+    for key in ("warmup_type", "warmup_min_lr", "warmup_max_lr"):
+        assert f"deepspeed.scheduler.params.{key}" in plan.sources
+    scaling = plan_of({"fp16": {"enabled": True, "hysteresis": 4}}).deepspeed["fp16"]
+    assert (scaling["loss_scale"], scaling["initial_scale_power"], scaling["hysteresis"]) == (0, 16, 4)
+    cosine = {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 3, "total_num_steps": 8}}
+    params = plan_of({"scheduler": cosine}).deepspeed["scheduler"]["params"]
+    assert (params["warmup_min_ratio"], params["cos_min_ratio"]) == (0.0, 0.0001)
+
+
+def test_auto_is_filled_and_given_arguments_reach_every_optimizer() -> None:
+    host = HostFacts(ready_ops=frozenset({"fused_lion"}))
+    lion = {"type": "Lion", "params": {"lr": "auto", "betas": "auto", "weight_decay": "auto"}}
+    params = plan_of({"optimizer": lion}, host=host, adam_beta2=0.95).deepspeed["optimizer"]["params"]
+    assert (params["betas"], params["weight_decay"], params["lr"]) == ([0.9, 0.95], 0.0, 5e-5)
+    assert plan_of({}, optim="adagrad", adam_epsilon=1e-6).deepspeed["optimizer"]["params"]["eps"] == 1e-6
+    plan = plan_of({}, optim="sgd", adam_beta1=0.5)
+    assert "betas" not in plan.deepspeed["optimizer"]["params"]
+    assert "adam_beta1 has no effect: SGD takes no betas" in plan.notices
+
+
 def test_ops_that_are_built_are_used_and_others_are_replaced() -> None:
     config = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
     without = plan_of(config)
