@@ -237,7 +237,7 @@ def no_default_archs(software: Software, cuda: Cuda, mask: Mask, environ: Mappin
     It adds more for CUDA 11 and 12 only; CUDA 13 targets none of the three. Builds of images meet this.
     """
     kit = cuda.chosen()
-    if not software.torch_cuda or kit is None or kit.version is None or mask.ids is None or mask.ids:
+    if not software.torch_cuda or kit is None or kit.version is None or mask.ids is None or mask.ids or mask.problems:
         return
     if pair(kit.version) >= (13, 0) and not arch_list(environ):
         yield seen(

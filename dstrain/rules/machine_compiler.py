@@ -94,7 +94,9 @@ def compiler_range(software: Software, cuda: Cuda, compiler: Compiler) -> Iterat
     `-allow-unsupported-compiler` gets past the check, and often fails in the headers of the C++ library.
     """
     kit = cuda.chosen()
-    if not software.torch_cuda or kit is None or kit.version is None or compiler.version is None:
+    if not software.torch_cuda or kit is None or kit.version is None:
+        return
+    if compiler.version is None or compiler.kind is None:
         return
     table = GCC_RANGE if compiler.kind == "gcc" else CLANG_RANGE
     if kit.version not in table:

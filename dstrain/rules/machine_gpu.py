@@ -88,12 +88,12 @@ def uuid_mask(mask: Mask) -> Iterator[Hit]:
     fires=machine(environ={_MASK: "1"}, mask={"source": f"{_MASK}=1", "ids": ["1"], "cards": [{"index": 1}]}),
     quiet=machine(environ={_MASK: "0,1"}, mask={"source": f"{_MASK}=0,1"}),
 )
-def mask_is_dropped(gpus: tuple[Gpu, ...], mask: Mask) -> Iterator[Hit]:
+def mask_is_dropped(mask: Mask) -> Iterator[Hit]:
     """The launcher of DeepSpeed 0.19.8 obeys CUDA_VISIBLE_DEVICES only when none of --num_gpus, --num_nodes, --include
     and --exclude is given, and there is no hostfile. With one of them it starts on the first cards of the machine."""
     ids = mask.ids or ()
-    limits = mask.source.startswith(_MASK) and all(entry.isdigit() for entry in ids)
-    if limits and ids and ids != tuple(str(place) for place in range(len(gpus))):
+    limits = mask.source.startswith(_MASK) and all(entry.isdigit() for entry in ids) and not mask.problems
+    if limits and ids != tuple(str(place) for place in range(len(ids))):
         yield seen(
             _MASK,
             f"`deepspeed --num_gpus {len(ids)}` would use {', '.join(map(str, range(len(ids))))}, not {mask.source}",

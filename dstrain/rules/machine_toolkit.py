@@ -178,7 +178,7 @@ def no_math_headers(software: Software, cuda: Cuda) -> Iterator[Hit]:
     ends in "cusparse.h: No such file or directory".
     """
     kit = cuda.chosen()
-    if not software.torch_cuda or kit is None or not kit.has_headers or not kit.math_missing:
+    if not software.torch_cuda or kit is None or not (kit.has_nvcc and kit.has_headers and kit.math_missing):
         return
     if cuda.math_packages:
         message = "dstrain finds them in torch's packages; DeepSpeed's own builds do not"
