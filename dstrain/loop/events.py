@@ -68,11 +68,11 @@ class FlowCallback(TrainerCallback):
         step, end = state.global_step, state.global_step >= state.max_steps
         plan = self._plan
         control.should_log |= _due(plan.logging, step) or (plan.logging_first_step and step == 1)
-        control.should_evaluate |= _due(plan.evaluation, step)
+        control.should_evaluate |= _due(plan.evaluation, step) and step >= plan.eval_delay
         control.should_save |= _due(plan.saving, step)
         if end:
             control.should_training_stop = True
-            control.should_evaluate |= plan.evaluation.steps is not None
+            control.should_evaluate |= plan.evaluation.steps is not None and step >= plan.eval_delay
             control.should_log |= plan.logging.steps is not None
             # The last steps are never lost, whatever the interval.
             control.should_save |= plan.saving.steps is not None or plan.saving.epoch
@@ -80,5 +80,5 @@ class FlowCallback(TrainerCallback):
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
         """By epochs."""
         control.should_log |= self._plan.logging.epoch
-        control.should_evaluate |= self._plan.evaluation.epoch
+        control.should_evaluate |= self._plan.evaluation.epoch and (state.epoch or 0) >= self._plan.eval_delay
         control.should_save |= self._plan.saving.epoch

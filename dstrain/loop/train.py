@@ -15,6 +15,7 @@ from dstrain.backends.base import Backend, Batch, Output, StepOutcome
 from dstrain.core.errors import DataError
 from dstrain.data.loader import MicroBatch
 from dstrain.loop import loss as losses
+from dstrain.loop import preempt
 from dstrain.loop.events import CallbackHandler
 from dstrain.loop.state import TrainerControl, TrainerState
 from dstrain.resolve.plan import RunPlan
@@ -40,6 +41,7 @@ class TrainRun:
         look: shown the first batch of each step, before any is weighed.
         evaluate: runs an evaluation, logs it, returns its metrics.
         save: writes a checkpoint of the state as it is.
+        preempted: set when training ended because some rank was asked to end.
     """
 
     backend: Backend
@@ -52,6 +54,7 @@ class TrainRun:
     look: Callable[[Batch], None]
     evaluate: Callable[[], dict[str, Any]]
     save: Callable[[], None]
+    preempted: bool = False
     meter: Meter = field(default_factory=lambda: Meter())
 
 
@@ -67,6 +70,8 @@ class Meter:
     total_steps: int = 0
     started_s: float = field(default_factory=time.perf_counter)
     last: StepOutcome | None = None
+    skip_nonfinite: bool = False
+    finite: torch.Tensor | None = None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -80,6 +85,10 @@ class Meter:
     def add(self, loss: torch.Tensor, tokens: int, outcome: StepOutcome) -> None:
         """One optimizer step; `loss` is this rank's part of the step's mean."""
         detached = loss.detach().double()
+        if self.skip_nonfinite:
+            good = torch.isfinite(detached)
+            detached = torch.where(good, detached, torch.zeros_like(detached))
+            self.finite = good.double() if self.finite is None else self.finite + good
         self.loss_sum = detached if self.loss_sum is None else self.loss_sum + detached
         self.steps += 1
         self.tokens += tokens
@@ -90,12 +99,14 @@ class Meter:
         if self.loss_sum is None:
             return {}
         now = time.perf_counter()
+        if self.finite is not None:  # the mean over the finite steps stands for the others; NaN when there is none
+            self.loss_sum = self.loss_sum / self.finite * self.steps
         sums = dist.all_reduce_sum(torch.stack([self.loss_sum.cpu(), torch.tensor(float(self.tokens)).double()]))
         mean = float(sums[0]) / self.steps
         self.total_loss += float(sums[0])
         self.total_steps += self.steps
         rates = {"loss": mean, f"{self.unit}_per_second": float(sums[1]) / max(now - self.started_s, 1e-9)}
-        self.loss_sum, self.steps, self.tokens, self.started_s = None, 0, 0, now
+        self.loss_sum, self.finite, self.steps, self.tokens, self.started_s = None, None, 0, 0, now
         return rates
 
 
@@ -155,7 +166,12 @@ def _step(run: TrainRun, window: list[MicroBatch]) -> None:
     events.fire("on_step_begin")
     run.look(window[0].batch)
     weights = [0 if micro.share.filler else run.weigh(micro.batch) for micro in window]
-    total = int(dist.all_reduce_sum(torch.tensor([sum(weights)])).item()) if dist.world_size() > 1 else sum(weights)
+    counts = torch.tensor([sum(weights), preempt.requested(), _seen(run, window)])
+    total, stop, seen = (int(value) for value in dist.all_reduce_sum(counts))
+    state.num_input_tokens_seen += seen
+    if stop:
+        run.preempted = events.control.should_training_stop = True
+        events.control.should_save = run.plan.report.saving.steps is not None or run.plan.report.saving.epoch
     scale = dist.world_size() / total if total else 0.0
     step_loss = torch.zeros((), dtype=torch.float32)
     for index, (micro, weight) in enumerate(zip(window, weights, strict=True)):
@@ -189,6 +205,17 @@ def _tokens(batch: Batch) -> int:
     return int(ids.numel()) if isinstance(ids, torch.Tensor) else losses.rows_of(batch)
 
 
+def _seen(run: TrainRun, window: list[MicroBatch]) -> int:
+    """Input tokens of this rank's window, counted as the plan asks."""
+    kind = run.plan.report.count_tokens
+    batches = [micro.batch for micro in window if not micro.share.filler] if kind != "no" else []
+    masks = [batch.get("attention_mask") if kind == "non_padding" else None for batch in batches]
+    return sum(
+        int(mask.sum()) if isinstance(mask, torch.Tensor) else _tokens(batch)
+        for mask, batch in zip(masks, batches, strict=True)
+    )
+
+
 def _meet_wishes(run: TrainRun) -> None:
     events = run.events
     control = events.control
@@ -215,6 +242,8 @@ def log(run: TrainRun, values: dict[str, Any]) -> None:
         record |= {"grad_norm": outcome.grad_norm, "learning_rate": outcome.lr}
         if outcome.loss_scale is not None:
             record["loss_scale"] = outcome.loss_scale
+    if run.plan.report.count_tokens != "no":
+        record["num_input_tokens_seen"] = run.state.num_input_tokens_seen
     if run.state.skipped_steps:
         record["skipped_steps"] = run.state.skipped_steps
     emit(run.events, run.state, record)

@@ -1,4 +1,4 @@
-"""Ranks that outlive their launcher end themselves.
+"""Ranks that outlive their launcher save and end themselves.
 
 DeepSpeed 0.19.8's single-node launcher is two processes, and a signal to the first (SIGTERM from a scheduler, SIGKILL
 from a person) ends only that one: the second and all ranks go on, holding devices, port and output folder.
@@ -6,17 +6,15 @@ from a person) ends only that one: the second and all ranks go on, holding devic
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
 
 import psutil
 
 from dstrain.core.facts import WorldFacts
+from dstrain.loop import preempt
 
 _POLL_S = 1.0
-EXIT_CODE = 143
 _started = False
 
 
@@ -44,6 +42,5 @@ def _watch(parents: list[int]) -> None:
     while True:
         time.sleep(_POLL_S)
         if _parents(len(parents)) != parents:
-            text = "the launcher is gone, so this rank ends too (the newest checkpoint is whole)"
-            print(f"rank {os.environ.get('RANK', '0')}: {text}", file=sys.__stderr__, flush=True)
-            os._exit(EXIT_CODE)
+            preempt.request("the launcher is gone")
+            return

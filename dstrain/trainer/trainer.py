@@ -21,13 +21,14 @@ from dstrain.data.loader import Collate, RowLoader, StreamWindows, TrainWindows,
 from dstrain.data.order import Split, eval_shares
 from dstrain.loop import evaluate as evaluation
 from dstrain.loop import loss as losses
+from dstrain.loop import preempt
 from dstrain.loop.events import CallbackHandler, FlowCallback
 from dstrain.loop.shift import ShiftProbe
 from dstrain.loop.state import NAME as STATE_NAME
 from dstrain.loop.state import TrainerControl, TrainerState
 from dstrain.loop.train import Meter, TrainRun, emit, train
 from dstrain.report import Console, MetricsFile
-from dstrain.trainer import errors, folder, lock, orphans, wiring
+from dstrain.trainer import errors, folder, lock, orphans, process, wiring
 from dstrain.trainer.callbacks import ReportCallback
 from dstrain.trainer.facts import rows_of
 from dstrain.trainer.outputs import EvalPrediction, PredictionOutput, TrainOutput
@@ -72,14 +73,17 @@ class Trainer:
         self._label_names = tuple(self.args.label_names or ("labels", "label", "label_ids"))
         self._main = self.plan.world.rank == 0
         orphans.watch(self.plan.world)
-        self._console = Console(enabled=self._main, bar=_bar(self.args.disable_tqdm), total=self.plan.length.max_steps)
+        process.set_log_levels(self.args)
+        process.check_model(self.plan.process, model)
+        shown, total = self.args.should_log, self.plan.length.max_steps
+        self._console = Console(enabled=shown, bar=_bar(self.args.disable_tqdm), total=total)
         self._store = CheckpointStore(Path(self.plan.output_dir))
         self._backend: Backend | None = None
         self._shift: ShiftProbe | None = None
         self.state = self._fresh_state()
         self.control = TrainerControl()
-        self._meter = Meter()
-        own = [FlowCallback(self.plan.report), self._report_callback()]
+        self._meter = Meter(skip_nonfinite=self.plan.report.skip_nonfinite)
+        own = [FlowCallback(self.plan.report), self._report_callback(), *process.callbacks(self.plan)]
         self.callback_handler = CallbackHandler([*own, *(callbacks or [])], self.args, self.state, self.control)
         self.callback_handler.extras = {"model": model}
         self.callback_handler.fire("on_init_end")
@@ -94,11 +98,12 @@ class Trainer:
 
         Raises:
             CheckpointError: what to go on from is not there, not whole, or of another run.
+            SystemExit: 143, after SIGTERM or SIGUSR1 to any rank: all have saved at the same step.
         """
         if self.train_dataset is None:
             raise DataError("there is no training dataset", fix="Trainer(…, train_dataset=…)")
         backend = self._prepared()
-        with lock.held(self._store.folder):
+        with lock.held(self._store.folder), process.held(self.plan.process):
             return self._train(backend, resume_from_checkpoint)
 
     def _train(self, backend: Backend, resume_from_checkpoint: bool | str | None) -> TrainOutput:
@@ -113,11 +118,17 @@ class Trainer:
             self._resume(backend, checkpoint)
         self._write_plan()
         first_step, begin = self.state.global_step, time.perf_counter()
+        first_token = self.state.num_input_tokens_seen
+        run = self._run(backend)
         try:
-            self.control = train(self._run(backend))
+            with preempt.listening():
+                self.control = train(run)
         finally:
             self._console.end()
         self._finish()
+        if run.preempted:
+            self._console.note(f"ended at step {self.state.global_step} because a rank was asked to; the run can go on")
+            raise SystemExit(preempt.EXIT_CODE)
         seconds = time.perf_counter() - begin
         steps = self.state.global_step - first_step
         meter = self._meter
@@ -129,6 +140,8 @@ class Trainer:
             "train_loss": loss,
             "epoch": self.state.epoch or 0.0,
         }
+        if self.plan.report.count_tokens != "no":
+            metrics["train_tokens_per_second"] = (self.state.num_input_tokens_seen - first_token) / seconds
         return TrainOutput(self.state.global_step, loss, metrics)
 
     def evaluate(self, eval_dataset: Any = None, *, metric_key_prefix: str = "eval") -> dict[str, float]:
@@ -180,6 +193,7 @@ class Trainer:
             if self._main:
                 for notice in self.plan.notices:
                     self._console.note(notice)
+            process.recompute(self.plan.process, self.model)
             self._backend, self.model = wiring.start_backend(self._planned, self.model, self.args.ddp_timeout)
             self._shift = ShiftProbe(self._backend, self._label_names)
         return self._backend
@@ -223,7 +237,7 @@ class Trainer:
             raise DataError(what, fix="pass a dataset with __len__ and __getitem__")
         backend = self._prepared()
         world = self.plan.world
-        with rng.kept():
+        with rng.kept(), process.held(self.plan.process):
             shares = eval_shares(rows, self.plan.batch.eval_rows, world.world_size, world.rank)
             micros = RowLoader(dataset, self.plan.loader, self.data_collator).batches(shares)
             keep = keep and not self.args.prediction_loss_only
@@ -273,7 +287,8 @@ class Trainer:
         backend.load(checkpoint)
         saved = TrainerState.from_dict(read_document(checkpoint, STATE_NAME))
         fresh = self._fresh_state()
-        for name in ("epoch", "global_step", "log_history", "skipped_steps", "epoch_index", "step_in_epoch"):
+        names = ("epoch", "global_step", "log_history", "skipped_steps", "epoch_index", "step_in_epoch")
+        for name in (*names, "num_input_tokens_seen"):
             setattr(fresh, name, getattr(saved, name))
         self._adopt(fresh)
         rng.load(checkpoint, dist.rank())

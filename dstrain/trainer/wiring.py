@@ -45,6 +45,7 @@ def plan_run(args: TrainingArguments, model: nn.Module, train: Any, evaluation: 
         PlanError: it cannot run; every reason is in it.
         SystemExit: only the plan was asked for; it has been printed.
     """
+    args.check()
     wanted = os.environ.get(PLAN_FORMAT) or ("text" if args.plan_only else None)
     world = _planned_world() if wanted else world_facts()
     host = host_facts(use_cpu=args.use_cpu)
