@@ -22,7 +22,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: plan, deepspeed, findings")
     parser.add_argument("--world-size", type=int, default=None, metavar="N", help="plan for N ranks (default 1)")
     parser.add_argument("script", help="the training script, and after it its own flags")
-    parser.add_argument("flags", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    # Python 3.11 calls what is left over required; without it the message would ask for "flags" too.
+    parser.add_argument("flags", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
 
 
 def run(args: argparse.Namespace) -> int:

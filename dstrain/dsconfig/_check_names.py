@@ -13,7 +13,7 @@ from dstrain.dsconfig.blocks.base import Block, fields_of, find_field
 from dstrain.dsconfig.blocks.notes import Also
 from dstrain.dsconfig.catalogue import KEYS, by_last_name, info_of
 from dstrain.dsconfig.document import Document
-from dstrain.dsconfig.removed import COMMENTS, FORGOTTEN
+from dstrain.dsconfig.removed import COMMENTS, ELSEWHERE, FORGOTTEN
 from dstrain.dsconfig.values import READ, read
 
 _SURE = 0.75
@@ -22,6 +22,7 @@ _SLIP = 0.9
 """A name this like one of its own section is a slip of the hand, even where another section has it exactly."""
 _NEAR_ELSEWHERE = 0.85
 _COMMENT_WORDS = frozenset({"comment", "comments", "note", "notes", "description", "help", "readme"})
+_LISTED = 12
 _LONG = 8
 """A shorter name is like too many others."""
 _LIKELY = frozenset(
@@ -49,6 +50,10 @@ def unknown(doc: Document, block: type[Block], path: Path, value: Any) -> Proble
     name = path[-1]
     if name.startswith(COMMENTS) or name.lower() in _COMMENT_WORDS:
         return _comment(block, path)
+    if len(path) == 1 and name in ELSEWHERE:
+        whose, fix = ELSEWHERE[name]
+        message = f"'{name}' is {whose}, no key of DeepSpeed's: DeepSpeed ignores it in silence"
+        return problem(Kind.UNKNOWN, Severity.WARNING, path, message, fix)
     target, sure = _meant(block, path)
     if block.free and not sure:
         return None
@@ -127,7 +132,7 @@ def _misspelt(
     where = f"in '{'.'.join(path[:-1])}'" if path[:-1] else "at the top level"
     message = f"unknown key '{path[-1]}' {where}: {_effect(block)}"
     if target is None:
-        return problem(Kind.UNKNOWN, severity, path, message, "delete it, or look for its name: dstrain config explain")
+        return problem(Kind.UNKNOWN, severity, path, message, f"delete it{_known_here(block, path)}")
     if target[-1].lower() == path[-1].lower():
         message += "; upper and lower case matter"
     patch = moved(doc, path, target) if sure and _fits(target, value) else ()
@@ -143,8 +148,19 @@ def _one_of(block: type[Block], path: Path, known: tuple[str, ...]) -> Problem:
     severity = Severity.ERROR if telling or block.strict or block.arguments else Severity.WARNING
     where = f"'{'.'.join(path[:-1])}'" if path[:-1] else "the top level"
     message = f"'{path[-1]}' is no key of {where}: {_effect(block)}"
-    shown = ", ".join(known[:_MANY]) + (", …" if len(known) > _MANY else "")
-    return problem(Kind.MISPLACED, severity, path, message, f"delete it, or write one of {shown}")
+    fix = f"delete it, or write one of {', '.join(known)}"
+    if len(known) > _MANY:
+        fix = f"delete it{_known_here(block, path)}"
+    return problem(Kind.MISPLACED, severity, path, message, fix)
+
+
+def _known_here(block: type[Block], path: Path) -> str:
+    """The names that there are, or the command that lists them."""
+    names = sorted(fields_of(block))
+    if len(path) == 1 or not names:
+        return "; dstrain config explain lists the keys there are"
+    shown = ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
+    return f"; the keys of '{'.'.join(path[:-1])}' are {shown}"
 
 
 def _misplaced(

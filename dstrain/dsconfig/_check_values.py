@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dstrain.core.facts import Mode
@@ -76,8 +76,18 @@ def wrong_section(path: Path, section: type[Block], value: Any) -> Problem:
                 break
     message = f"'{name_of(path)}' is {_described(value)}, expected a section (a mapping of keys)"
     patch: Patch = replaced(path, meant) if meant else ()
-    fix = f"write {_json(meant)}" if meant else f"write a mapping: {_json({next(iter(names), 'key'): '…'})}"
+    fix = f"write {_json(meant or _typical(names, value))}"
     return problem(Kind.SECTION, Severity.ERROR, path, message, fix, patch)
+
+
+def _typical(names: Mapping[str, BlockField], value: Any) -> dict[str, Any]:
+    """A mapping to start from, where the value does not say which one was meant."""
+    if "enabled" in names:
+        return {"enabled": "auto" if value == "auto" else True}
+    for name, usual in (("device", "cpu"), ("stage", 2), ("type", "AdamW")):
+        if name in names:
+            return {name: usual}
+    return {next(iter(names), "key"): "…"}
 
 
 def null_section(path: Path, mode: Mode) -> Problem:
@@ -217,9 +227,10 @@ def _example(field: BlockField) -> str:
     kind: ValueType = field.type
     if kind.choices:
         return " or ".join(show(choice) for choice in kind.choices[:6])
+    text = replace(kind, nullable=False).text()
     if field.default is not None and not field.required:
-        return f"{kind.text()} (the default is {_json(field.default)})"
-    return kind.text()
+        return f"{text} (the default is {_json(field.default)})"
+    return text
 
 
 def _json(value: Any) -> str:

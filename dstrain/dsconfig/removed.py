@@ -66,6 +66,12 @@ FORGOTTEN: Final[Mapping[str, str]] = {
     "optimizer.params.adamw_mode": "optimizer.params.adam_w_mode",
     "optimizer.params.beta1": "optimizer.params.betas",
     "optimizer.params.beta2": "optimizer.params.betas",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "zero_optimization.offload": "zero_optimization.offload_optimizer",
     "pipeline_parallel": "pipeline",
     "pipeline_stages": "pipeline.stages",
     "tp_size": "tensor_parallel.autotp_size",
@@ -75,6 +81,31 @@ FORGOTTEN: Final[Mapping[str, str]] = {
     "autotp_size": "tensor_parallel.autotp_size",
 }
 """Names of older releases, of other trainers, and of DeepSpeed's own outdated comments: the key, the key of today."""
+
+_ACCELERATE: Final = (
+    "compute_environment distributed_type deepspeed_config deepspeed_config_file deepspeed_multinode_launcher "
+    "deepspeed_hostfile zero3_init_flag num_processes num_machines machine_rank main_process_ip main_process_port "
+    "main_training_function rdzv_backend same_network tpu_env use_cpu downcast_bf16"
+)
+_TRAINER: Final = (
+    "num_train_epochs max_steps save_steps save_strategy save_total_limit logging_steps logging_dir "
+    "eval_steps eval_strategy evaluation_strategy output_dir report_to warmup_ratio warmup_steps lr_scheduler_type "
+    "gradient_checkpointing per_device_eval_batch_size dataloader_num_workers model_name_or_path max_seq_length "
+    "adam_beta1 adam_beta2 adam_epsilon weight_decay optim tf32 local_rank deepspeed"
+)
+ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
+    **dict.fromkeys(_ACCELERATE.split(), ("a key of accelerate's own file", "move it there (accelerate config)")),
+    "mixed_precision": ("a key of accelerate's own file", 'write "bf16": {"enabled": true} instead'),
+    "precision": (
+        "a setting of other trainers",
+        'write "bf16": {"enabled": true} or "fp16": {"enabled": true} instead',
+    ),
+    **{
+        name: ("an argument of the training script", f"delete it here, and pass --{name} to the script")
+        for name in _TRAINER.split()
+    },
+}
+"""Top-level names that other files and commands have, and DeepSpeed has not: whose each is, what to do."""
 
 COMMENTS: Final = ("_", "//", "#", "$")
 """How keys begin that are meant as comments."""

@@ -58,7 +58,7 @@ class ValueType:
 
     def _kind_text(self, kind: str) -> str:
         if kind == "list":
-            return f"a list of {self.item.text()}" if self.item and self.item.kinds != ("any",) else "a list"
+            return _list_text(self.item)
         if kind == "any":
             return "anything"
         if kind == "str" and self.not_empty:
@@ -74,6 +74,17 @@ class ValueType:
             or (self.below is not None and not value < self.below)
             or (self.at_most is not None and not value <= self.at_most)
         )
+
+
+_MEMBERS = {"bool": "of true and false", "int": "of integers", "float": "of numbers", "str": "of texts"}
+
+
+def _list_text(item: ValueType | None) -> str:
+    if item is None or item.kinds == ("any",):
+        return "a list"
+    if len(item.kinds) == 1 and item.kinds[0] in _MEMBERS and not item.choices:
+        return f"a list {_MEMBERS[item.kinds[0]]} {item.range_text()}".strip()
+    return f"a list whose members are {item.text()}"
 
 
 class Fit(StrEnum):

@@ -129,7 +129,7 @@ class RunPlan:
     schedule: SchedulePlan
     report: ReportPlan
     loader: LoaderPlan
-    process: ProcessPlan = ProcessPlan()  # noqa: RUF009  (frozen)
+    process: ProcessPlan = ProcessPlan()
     run_name: str = ""
     deepspeed: Mapping[str, Any] = field(default_factory=dict)
     needed_ops: tuple[str, ...] = ()

@@ -62,4 +62,10 @@ def _notices(plan: RunPlan) -> list[str]:
 def _config(plan: RunPlan) -> str:
     if plan.backend != "deepspeed":
         return "No DeepSpeed: plain torch on one device."
-    return "DeepSpeed gets exactly this JSON:\n" + json.dumps(plan.as_json()["deepspeed"], indent=2)
+    text = "DeepSpeed gets exactly this JSON:\n" + json.dumps(plan.as_json()["deepspeed"], indent=2)
+    filled = {name: source for name, source in plan.sources.items() if name.startswith("deepspeed.")}
+    if not filled:
+        return text
+    width = max(map(len, filled)) - len("deepspeed.")
+    lines = [f"  {name.removeprefix('deepspeed.'):<{width}}  {source}" for name, source in filled.items()]
+    return "\n".join([text, "", "Filled in there, beside the values above:", *lines])

@@ -9,6 +9,7 @@ from dstrain.core.facts import Mode
 from dstrain.core.finding import Hit, Severity
 from dstrain.core.nearest import nearest
 from dstrain.dsconfig.document import Document
+from dstrain.dsconfig.removed import FORGOTTEN
 from dstrain.rules.optimizers import DEEPSPEED, FOREIGN, REMOVED, TORCH, ZERO_TESTED, accepted, kind
 from dstrain.rules.registry import rule
 from dstrain.rules.view import ZERO, drop, hit, move, number, put, stage, unread, zero_flag
@@ -93,7 +94,12 @@ def params(doc: Document) -> Iterator[Hit]:
         if key in known:
             continue
         full = f"optimizer.params.{key}"
-        match = nearest(key, known - {"max_grad_norm"}, cutoff=0.75)
+        if key in ("beta1", "beta2") and "betas" in known:
+            pair = [section.get("beta1", 0.9), section.get("beta2", 0.999)]
+            yield Hit(full, f'"{key}" is no parameter of {name}, which takes both as one list', f'"betas": {pair}')
+            continue
+        told = FORGOTTEN.get(full, "").rpartition(".")[2]
+        match = told if told in known else nearest(key, known - {"max_grad_norm"}, cutoff=0.75)
         ends = "is dropped in silence" if kind(doc) == "muon" else "is a TypeError when DeepSpeed builds it"
         message = f'"{key}" is no parameter of {name} as this file builds it; it {ends}'
         if match and match not in section:
@@ -196,7 +202,8 @@ def no_lr(doc: Document, mode: Mode) -> Iterator[Hit]:
         return
     key, value = "optimizer.params.lr", "auto" if mode is Mode.TRANSFORMERS else 1e-3
     patch = (put(doc, key, value),) if isinstance(doc.get("optimizer.params"), Mapping) else ()
-    yield Hit(key, "optimizer.params.lr is left out: the optimizer's default is used", f'"lr": {value!r}', patch)
+    message = "optimizer.params.lr is left out: the optimizer's default is used"
+    yield Hit(key, message, '"lr": "auto"' if value == "auto" else f'"lr": {value}', patch)
 
 
 @rule(

@@ -11,7 +11,7 @@ from dstrain.core.nearest import nearest
 from dstrain.dsconfig.document import Document
 from dstrain.rules.optimizers import NOT_FROM_A_FILE, REQUIRED, SCHEDULERS, TORCH_SCHEDULERS
 from dstrain.rules.registry import rule
-from dstrain.rules.view import ZERO, drop, enabled, filled, hit, integer, is_auto, move, put, stage
+from dstrain.rules.view import ZERO, drop, enabled, filled, hit, integer, is_auto, move, number, put, stage
 
 _P = "scheduler.params"
 _LR = 1e-4
@@ -129,7 +129,16 @@ def params(doc: Document) -> Iterator[Hit]:
             yield hit(full, f"{message}; did you mean '{match}'?", f"rename it to {match}", move(full, f"{_P}.{match}"))
         else:
             fix = f"leave it out; known are {', '.join(sorted(known))}"
+            if key == "warmup_ratio" and "warmup_num_steps" in known:
+                fix = f'"warmup_num_steps": {_of_ratio(section)}'
+                yield Hit(full, f"{message}, which counts the warm-up in steps", fix)
+                continue
             yield Hit(full, message, fix, () if "." in key else (drop(full),))
+
+
+def _of_ratio(section: Mapping[str, Any]) -> str:
+    ratio, total = number(section.get("warmup_ratio")), integer(section.get("total_num_steps"))
+    return f"{max(1, round(ratio * total))}" if ratio and total else "<number of optimizer steps>"
 
 
 @rule(

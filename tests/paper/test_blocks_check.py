@@ -238,3 +238,21 @@ def test_no_content_raises(data: dict[Any, Any], mode: Mode) -> None:
         assert problem.hit.message
         if problem.hit.patch:
             apply(data, problem.hit.patch)
+
+
+@pytest.mark.parametrize(
+    ("data", "typed"),
+    [
+        ({"gradient_checkpointing": True}, "pass --gradient_checkpointing to the script"),
+        ({"zero3_init_flag": True}, "accelerate config"),
+        ({"mixed_precision": "bf16"}, '"bf16": {"enabled": true}'),
+        ({"zero_optimization": {"stage": 3, "offload_param": True}}, '{"device": "cpu"}'),
+        ({"bf16": "auto"}, '{"enabled": "auto"}'),
+        ({"wandb": {"enabled": True, "name": "x"}}, "the keys of 'wandb' are enabled, group, project, team"),
+        ({"compile": {"enabled": True}}, "the keys of 'compile' are"),
+    ],
+    ids=str,
+)
+def test_the_fix_is_what_to_type(data: dict[str, Any], typed: str) -> None:
+    (problem,) = problems(Document("ds.json", data), Mode.TRANSFORMERS)
+    assert typed in problem.hit.fix
