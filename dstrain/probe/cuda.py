@@ -15,7 +15,7 @@ from dstrain.probe.place import Answer, Place
 _FOLDERS = ("/opt/cuda", "/usr/lib/cuda", "/usr/lib/nvidia-cuda-toolkit")
 _MATH_HEADERS = ("cublas_v2.h", "cusparse.h", "curand.h", "cusolverDn.h")
 _SONAME = re.compile(r"lib[\w+-]+\.so\.\d+")
-_GXX = re.compile(r"(?:g\+\+|clang\+\+)-\d+")
+_GXX = re.compile(r"(?:g\+\+|clang\+\+)-[0-9]{1,3}")
 _SCRIPT_BYTES = 64 * 1024
 
 
@@ -196,7 +196,7 @@ def compiler(place: Place) -> tuple[Compiler, list[Unknown]]:
         kind = "clang"
     elif "g++" in line or "gcc" in line or "Free Software Foundation" in answer.text:
         kind = "gcc"
-    found = re.findall(r"\b(\d+)\.(\d+)(?:\.(\d+))?", line)
+    found = re.findall(r"\b([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?", line)
     version = tuple(int(part) for part in found[-1 if kind == "gcc" else 0] if part) if found else None
     known = kind is not None and version is not None
     why = answer.trouble or f"it says {line!r}"

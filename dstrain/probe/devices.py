@@ -107,7 +107,7 @@ def _expanded(text: str) -> list[str]:
     """Slurm writes ranges: `0,2-3` is 0, 2 and 3."""
     entries: list[str] = []
     for part in (part.strip() for part in text.split(",")):
-        if found := re.fullmatch(r"(\d+)-(\d+)", part):
+        if found := re.fullmatch(r"([0-9]{1,3})-([0-9]{1,3})", part):
             entries += [str(number) for number in range(int(found[1]), int(found[2]) + 1)]
         else:
             entries.append(part)
@@ -149,7 +149,7 @@ def _entries(
 
 
 def _kind(entry: str) -> str:
-    if entry.isascii() and entry.isdigit():
+    if re.fullmatch(r"[0-9]{1,6}", entry):
         return "index"
     return entry[:3] if _UUID.fullmatch(entry) else "?"
 

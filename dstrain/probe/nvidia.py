@@ -57,9 +57,9 @@ def _pci_cards(place: Place) -> int:
 
 def _card(line: str, migs: dict[str, tuple[str, ...]]) -> Gpu | None:
     cells = [cell.strip() for cell in line.split(",")]
-    if len(cells) < _CARD_FIELDS or not cells[0].isdigit():
+    if len(cells) < _CARD_FIELDS or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
         return None
-    capability = cells[6] if re.fullmatch(r"\d+\.\d+", cells[6]) else None
+    capability = cells[6] if re.fullmatch(r"[0-9]{1,3}\.[0-9]", cells[6]) else None
     return Gpu(
         index=int(cells[0]),
         name=cells[1],
@@ -73,7 +73,9 @@ def _card(line: str, migs: dict[str, tuple[str, ...]]) -> Gpu | None:
 
 
 def _mebibytes(text: str) -> int | None:
-    return int(text) * _MIB if text.isdigit() else None  # "[N/A]" and the like on some integrated cards
+    return (
+        int(text) * _MIB if re.fullmatch(r"[0-9]{1,9}", text) else None
+    )  # "[N/A]" and the like on some integrated cards
 
 
 def _migs(answer: Answer) -> dict[str, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import socket
@@ -71,7 +72,7 @@ class Place:
     def number(self, path: str) -> int | None:
         """The whole number in a system file; None when there is none (`max`, not readable)."""
         text = self.text(path)
-        return int(text) if text is not None and text.isascii() and text.isdigit() else None
+        return int(text) if text is not None and re.fullmatch(r"[0-9]{1,20}", text) else None
 
     def names(self, path: str) -> list[str]:
         """Names in a system folder, sorted; none when it is not there."""

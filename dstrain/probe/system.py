@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 import resource
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def memory(place: Place) -> tuple[Memory, list[Unknown]]:
 
 def _kibibytes(text: str) -> int | None:
     words = text.split()
-    return int(words[0]) * _KIB if words and words[0].isdigit() else None
+    return int(words[0]) * _KIB if words and re.fullmatch(r"[0-9]{1,18}", words[0]) else None
 
 
 def _group_memory(place: Place) -> tuple[int | None, int | None]:
@@ -86,12 +86,12 @@ def _quota(place: Place) -> float | None:
     found: list[float] = []
     for folder in _group_folders(place):
         words = (place.text(f"{folder}/cpu.max") or "").split()
-        if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
+        if len(words) == 2 and all(re.fullmatch(r"[1-9][0-9]{0,11}", word) for word in words):
             found.append(int(words[0]) / int(words[1]))
     quota, period = (place.number(f"{_GROUPS}/cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
     if quota and period:
         found.append(quota / period)
-    return min(found, default=math.inf) if found else None
+    return min(found, default=None)
 
 
 def network(place: Place) -> tuple[Network, list[Unknown]]:

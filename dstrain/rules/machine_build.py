@@ -136,7 +136,7 @@ def arch_list(environ: Mapping[str, str]) -> list[str]:
 
 
 def _target(entry: str) -> tuple[int, int] | None:
-    match = re.fullmatch(r"(\d+)\.(\d)[af]?(\+PTX)?", entry)
+    match = re.fullmatch(r"([0-9]{1,3})\.([0-9])[af]?(\+PTX)?", entry)
     return (int(match.group(1)), int(match.group(2))) if match else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dstrain.core.finding import Hit, Severity
 from dstrain.core.machine import Gpu, Mask, Software
 from dstrain.core.units import bytes_text
-from dstrain.rules.machine_view import GIB, machine, plural, seen
+from dstrain.rules.machine_view import GIB, machine, plural, seen, whole
 from dstrain.rules.registry import rule
 
 _MASK = "CUDA_VISIBLE_DEVICES"
@@ -268,4 +268,5 @@ def wider_than_given(environ: Mapping[str, str], mask: Mask) -> Iterator[Hit]:
 
 def _span(part: str) -> int:
     first, dash, last = part.partition("-")
-    return int(last) - int(first) + 1 if dash and first.isdigit() and last.isdigit() else 1
+    ends = whole(first), whole(last)
+    return ends[1] - ends[0] + 1 if dash and ends[0] is not None and ends[1] is not None else 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from dstrain.core.finding import Hit, Severity
 from dstrain.core.machine import Mask, Network, Software, Threads
-from dstrain.rules.machine_view import machine, plural, seen
+from dstrain.rules.machine_view import machine, plural, seen, whole
 from dstrain.rules.registry import rule
 
 _OMP = "OMP_NUM_THREADS"
@@ -54,12 +54,10 @@ def no_threads(environ: Mapping[str, str], threads: Threads, mask: Mask) -> Iter
 def many_threads(environ: Mapping[str, str], threads: Threads) -> Iterator[Hit]:
     """Threads that share a core wait for each other at every parallel loop. A value that is no number is ignored."""
     value, cores = environ.get(_OMP, "").strip(), threads.effective()
-    first = value.split(",")[0]
-    if not value or cores is None or (first.isdigit() and 1 <= int(first) <= cores):
+    count = whole(value.split(",")[0].strip())
+    if not value or cores is None or (count is not None and 1 <= count <= cores):
         return
-    what = (
-        f"is more than the {plural(cores, 'core')} of this process" if first.isdigit() and int(first) else "is no count"
-    )
+    what = f"is more than the {plural(cores, 'core')} of this process" if count else "is no count"
     yield seen(_OMP, f"{_OMP}={value} {what}", f"export {_OMP}={cores}", f"{_OMP}={value}", f"usable: {cores}")
 
 

@@ -70,12 +70,18 @@ def targets(version: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
 def pair(version: str) -> tuple[int, int]:
     """`13.0` -> (13, 0); (0, 0) for what is no version."""
     parts = version.split("+")[0].split(".")
-    return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else (0, 0)
+    major, minor = (whole(part) for part in [*parts, ""][:2])
+    return (major, minor) if major is not None and minor is not None else (0, 0)
+
+
+def whole(text: str) -> int | None:
+    """A count of at most nine digits, else None."""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def numbers(version: str) -> tuple[int, ...]:
     """`2.13.0+cpu` -> (2, 13, 0); () for what does not start with a number."""
-    match = re.match(r"\d+(\.\d+)*", version)
+    match = re.match(r"[0-9]{1,6}(\.[0-9]{1,6})*", version)
     return tuple(map(int, match.group(0).split("."))) if match else ()
 
 
