@@ -20,6 +20,8 @@ def run(args: argparse.Namespace) -> int:
     from dstrain.args import TrainingArguments, parse_args
     from dstrain.resolve import resolve
 
+    if any(word.partition("=")[0] == "--deepspeed" for word in args.rest):
+        raise UsageError("--deepspeed has no place here: its file is what is being written", fix="--output FILE")
     world = world_of(args)
     (training,) = parse_args(TrainingArguments, argv=[*args.rest, "--deepspeed", args.output or "ds_config.json"])
     document = Document("<flags>", {"zero_optimization": _zero(args)})

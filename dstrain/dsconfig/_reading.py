@@ -124,6 +124,14 @@ def finding(
     return Finding(id, READING[id].severity, key, message, fix, Place(name, *place), (), also)
 
 
+_WHAT_TO_DO = {
+    "DS001": "correct the text there, or just before",
+    "DS008": 'write the keys in braces: {"train_batch_size": 8}',
+    "DS017": "give the configuration itself: it has some five levels",
+    "DS018": "give the configuration itself: it has some kilobytes",
+}
+
+
 def unreadable(
     name: str,
     id: str,
@@ -134,7 +142,9 @@ def unreadable(
 ) -> Document:
     if not READING[id].unreadable:
         id = "DS001"
-    fix = fix or ("correct the text there, or just before" if id == "DS001" and place != (1, 1) else "")
+    fix = fix or _WHAT_TO_DO.get(id, "")
+    if id == "DS001" and place == (1, 1):
+        fix = "give the name of a JSON, HJSON or YAML file"
     found = [finding(name, id, message, place, fix)]
     found += [finding(name, fault.id, fault.message, (1, 1), fault.fix) for fault in faults if fault.id == "DS012"]
     return Document(name, {}, findings=tuple(found), format="json")

@@ -51,7 +51,7 @@ def explain_key(key: str) -> str:
     if info is None:
         near = nearest(key, KEYS) or nearest(key.rpartition(".")[2], by_last_name())
         known = by_last_name().get(near or "", (near,) if near else ())
-        fix = f"did you mean {', '.join(known)}?" if near else None
+        fix = f"did you mean {', '.join(known)}?" if near else "dstrain config explain lists the keys there are"
         raise UsageError(f"DeepSpeed 0.19.8 has no key '{key}'", fix=fix)
     return "\n".join(_lines(info))
 

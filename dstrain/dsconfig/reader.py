@@ -128,7 +128,7 @@ def _read_text(text: str, name: str, faults: list[Fault]) -> Document:
     except Stop as stop:
         return unreadable(name, stop.id, stop.message, Lines(text).place(stop.at), "", faults)
     if root.kind != "object":
-        what = "a list" if root.kind == "array" else f"the single value {root.value!r:.60}"
+        what = "a list" if root.kind == "array" else f"the single value {_shown(root.value)}"
         return unreadable(name, "DS008", f"the configuration is {what}, not {{...}}", Lines(text).place(root.start))
     if not root.children and root.style in ("bare", "block"):
         return unreadable(name, "DS009", "the file holds comments only", (1, 1), "write the keys of the configuration")
@@ -229,6 +229,13 @@ def _cannot_read(path: Path, error: Exception) -> UsageError:
             siblings = [entry.name for entry in path.parent.iterdir() if entry.is_file()]
         except OSError:
             siblings = []
-        fix = did_you_mean(path.name, siblings) or None
+        fix = did_you_mean(path.name, siblings) or "check the path"
     shown = str(path) if len(str(path)) < 200 else str(path)[:200] + "…"
     return UsageError(f"cannot read the configuration: {reason}", where=shown, fix=fix)
+
+
+def _shown(value: object) -> str:
+    """A value as JSON writes it."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return f"{value!r:.60}"

@@ -235,3 +235,29 @@ def test_control_characters_do_not_reach_the_terminal(folder: Path, capsys: pyte
     for kind in ("text", "json", "github"):
         main(["config", "check", "--format", kind, "odd.json"])
         assert "\x1b" not in capsys.readouterr().out.encode("utf-8", "backslashreplace").decode()
+
+
+def test_whatever_cannot_be_read_says_what_to_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad: dict[str, bytes] = {
+        "binary": b"\x00\x01\xff",
+        "empty": b"",
+        "list": b"[1, 2]",
+        "null": b"null",
+        "deep": b'{"a":' + b"[" * 5000,
+        "open": b'{"a": {',
+    }
+    for name, content in bad.items():
+        (folder / f"{name}.json").write_bytes(content)
+    assert main(["config", "check", "--format", "json", "gone.json", *(f"{name}.json" for name in bad)]) == 2
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert len(files) == len(bad) + 1
+    for file in files:
+        for finding in file["findings"]:
+            assert finding["fix"], (file["path"], finding)
+    for command in (
+        ["explain", "nothing.like.it"],
+        ["new", "--deepspeed", "x.json"],
+        ["diff", "list.json", "null.json"],
+    ):
+        assert main(["config", *command]) == 2
+        assert "\n  fix: " in capsys.readouterr().err
