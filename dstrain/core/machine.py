@@ -16,6 +16,8 @@ class Software:
     Args:
         torch_cuda: CUDA version that torch was compiled with; "" for a build without CUDA.
         prebuilt_for: (torch, CUDA) versions that ops compiled into DeepSpeed were made for; None: there are none.
+        ninja: the one on PATH.
+        hidden_ninja: the one beside this Python, when PATH does not lead to it.
         python_header: path where `Python.h` belongs.
     """
 
@@ -25,6 +27,7 @@ class Software:
     deepspeed: str | None = None
     prebuilt_for: tuple[str, str] | None = None
     ninja: str | None = None
+    hidden_ninja: str | None = None
     python_header: str = ""
     has_python_header: bool = True
     libaio_header: str | None = None
@@ -218,11 +221,16 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Caches of compiled ops that torch and DeepSpeed share between environments."""
+    """Caches of compiled ops: torch's, which all environments share, and dstrain's.
+
+    Args:
+        foreign: (folder, site folder of the other environment that it was built for), in torch's cache.
+        unused: (folder, why nothing here uses it, bytes), in dstrain's cache.
+    """
 
     locks: tuple[Lock, ...] = ()
     foreign: tuple[tuple[str, str], ...] = ()
-    """(folder, the other environment's site folder)."""
+    unused: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

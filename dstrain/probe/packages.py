@@ -26,6 +26,7 @@ def software(place: Place) -> tuple[Software, list[Unknown]]:
             deepspeed=deepspeed,
             prebuilt_for=_prebuilt(folder) if folder else None,
             ninja=place.which("ninja"),
+            hidden_ninja=str(place.scripts / "ninja") if (place.scripts / "ninja").is_file() else None,
             python_header=str(place.header),
             has_python_header=place.header.is_file(),
             libaio_header=next((path for path in _LIBAIO if place.at(path).is_file()), None),

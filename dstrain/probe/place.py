@@ -44,6 +44,7 @@ class Place:
         packages: folders that hold installed packages, first one wins.
         wait_s: how long one command may take, in seconds.
         header: where `Python.h` belongs.
+        scripts: the folder of this Python, where packages put their commands.
     """
 
     root: Path = Path("/")
@@ -51,6 +52,7 @@ class Place:
     packages: tuple[Path, ...] = field(default_factory=lambda: tuple(Path(entry or ".") for entry in sys.path))
     wait_s: float = 1.5
     header: Path = field(default_factory=lambda: Path(sysconfig.get_paths()["include"]) / "Python.h")
+    scripts: Path = field(default_factory=lambda: Path(sys.executable).parent)
     python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
     hostname: str = field(default_factory=socket.gethostname)
     working: Path = field(default_factory=Path.cwd)

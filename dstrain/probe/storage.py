@@ -7,10 +7,12 @@ import mmap
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from dstrain.core.machine import Caches, Disk, Lock, Unknown
+from dstrain.probe.op_cache import entries
+from dstrain.probe.packages import software
 from dstrain.probe.place import Place
 
 _CHUNK_BYTES = 4 * 2**20
@@ -147,7 +149,18 @@ def caches(place: Place) -> tuple[Caches, list[Unknown]]:
             locks.append(Lock(str(folder / "lock"), max(0.0, age), _is_busy(place, folder)))
         if (other := _other_site(place, folder)) is not None:
             foreign.append((str(folder), other))
-    return Caches(tuple(locks), tuple(foreign)), []
+    return Caches(tuple(locks), tuple(foreign), tuple(_unused(place))), []
+
+
+def _unused(place: Place) -> Iterator[tuple[str, str, int]]:
+    """Builds in dstrain's cache for another torch or DeepSpeed; `dstrain ops list` knows the finer reasons."""
+    here, _ = software(place)
+    for entry in entries(_cache(place)):
+        for name, version in (("deepspeed", here.deepspeed), ("torch", here.torch)):
+            built_for = str(entry.record.get(name, "")).split(" ")[0]  # torch's version is followed by its commit
+            if version and built_for and built_for != version:
+                yield str(entry.folder), f"{name} {built_for}, here {version}", entry.bytes
+                break
 
 
 def _is_busy(place: Place, folder: Path) -> bool:

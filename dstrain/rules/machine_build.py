@@ -91,7 +91,14 @@ def no_ninja(software: Software) -> Iterator[Hit]:
     """torch compiles extensions with ninja, which must be on PATH: installed into an environment that is not
     activated, it is not found."""
     if software.ninja is None:
-        yield seen("PATH", "there is no ninja: no op can be compiled", "pip install ninja", "no ninja on PATH")
+        hidden = software.hidden_ninja
+        yield seen(
+            "PATH",
+            "ninja is not on PATH: no op can be compiled" if hidden else "there is no ninja: no op can be compiled",
+            f"export PATH={hidden.removesuffix('/ninja')}:$PATH" if hidden else "pip install ninja",
+            "no ninja on PATH",
+            f"there is {hidden}" if hidden else "",
+        )
 
 
 @rule(
@@ -273,4 +280,35 @@ def card_targets(software: Software, cuda: Cuda, mask: Mask) -> Iterator[Hit]:
                 f"use {way} CUDA, in torch and toolkit, or leave the card out with CUDA_VISIBLE_DEVICES",
                 f"nvidia-smi: {card}",
                 f"{kit.root}/bin/nvcc -V: {kit.said}",
+            )
+
+
+@rule(
+    "HOST136",
+    Severity.ERROR,
+    "torch's CUDA does not know a visible GPU",
+    fires=machine(mask={"cards": [{"name": "Tesla V100", "capability": "7.0"}]}),
+    quiet=machine(mask={"cards": [{"name": "Tesla T4", "capability": "7.5"}]}),
+)
+def torch_targets(software: Software, mask: Mask) -> Iterator[Hit]:
+    """torch carries code for the cards that its CUDA version targets. On others it stops at the first kernel.
+
+    CUDA 13 dropped what is older than Turing (7.5). A card that is newer than torch's CUDA may run on PTX that torch
+    carries, or not.
+    """
+    span = targets(software.torch_cuda) if software.torch_cuda else None
+    if span is None:
+        return
+    for card in _kinds(mask):
+        arch = pair(card.capability or "")
+        if not span[0] <= arch <= span[1]:
+            old = arch < span[0]
+            yield seen(
+                "torch",
+                f"{card.name} ({card.capability}) is {'older' if old else 'newer'} than what CUDA {software.torch_cuda}"
+                f" targets ({dotted(span[0])} to {dotted(span[1])}), and torch {software.torch} is built for that",
+                f"install a torch that is built for {'an older' if old else 'a newer'} CUDA",
+                f"nvidia-smi: {card}",
+                f"torch/version.py: cuda = {software.torch_cuda}",
+                severity=None if old else Severity.WARNING,
             )

@@ -309,3 +309,25 @@ def foreign_builds(caches: Caches) -> Iterator[Hit]:
             f"rm -r {' '.join(folders)}, and give each environment its own TORCH_EXTENSIONS_DIR",
             *(f"{folder}/build.ninja includes {other}/torch/include" for folder, other in caches.foreign[:5]),
         )
+
+
+@rule(
+    "HOST313",
+    Severity.ADVICE,
+    "dstrain's cache holds ops that nothing here uses",
+    fires=machine(caches={"unused": [["/h/.cache/dstrain/ops/cpu_adam/0123", "torch 2.9.0, here 2.13.0", 9000000]]}),
+    quiet=machine(),
+)
+def unused_builds(caches: Caches) -> Iterator[Hit]:
+    """Each build is kept under a key of what it was built for. After an upgrade the old ones only take space.
+
+    Other environments of this user may still use them.
+    """
+    if caches.unused:
+        size = sum(taken for _, _, taken in caches.unused)
+        yield seen(
+            "cache",
+            f"{len(caches.unused)} compiled ops ({bytes_text(size)}) are for other versions than those installed here",
+            "dstrain ops clean (if no other environment uses them)",
+            *(f"{folder}: {why}" for folder, why, _ in caches.unused[:5]),
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import time
@@ -134,6 +135,16 @@ def built_by(site: str) -> Change:
         m.write(
             "/home/.cache/torch_extensions/py311_cu130/cpu_adam/build.ninja", f"cflags = -isystem {where}/torch/include"
         )
+
+    return change
+
+
+def own_build(torch: str) -> Change:
+    def change(m: Posed) -> None:
+        folder = "/home/.cache/dstrain/ops/cpu_adam/0123456789abcdef"
+        m.write(f"{folder}/cpu_adam.so", "x" * 100)
+        record = {"op": "cpu_adam", "bytes": 100, "torch": f"{torch} abcdef12", "deepspeed": "0.19.8"}
+        m.write(f"{folder}/build.json", json.dumps(record))
 
     return change
 

@@ -150,6 +150,7 @@ class Posed:
             packages=(self.site,),
             wait_s=self.wait_s,
             header=self.at("/include/Python.h"),
+            scripts=self.at("/venv/bin"),
             hostname="node1",
             working=self.at("/home"),
             limits=lambda which: self.limits[which],

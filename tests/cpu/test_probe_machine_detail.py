@@ -143,3 +143,10 @@ def test_a_nested_control_group_counts_the_tightest(posed: Posed) -> None:
     reading, findings = examine(posed)
     assert reading.facts["memory"].limit_bytes == 5 * GIB
     assert {finding.id for finding in findings} == {"HOST302"}
+
+
+def test_a_ninja_that_is_installed_is_put_on_the_path(posed: Posed) -> None:
+    posed.remove("/bin/ninja")
+    assert one(examine(posed)[1], "HOST104").fix == "pip install ninja"
+    posed.write("/venv/bin/ninja")
+    assert one(examine(posed)[1], "HOST104").fix == f"export PATH={posed.at('/venv/bin')}:$PATH"
