@@ -129,7 +129,7 @@ class DeepSpeedBackend:
 
     def save(self, folder: Path) -> None:
         """The engine's own shards, all of them, under one tag."""
-        self._engine.save_checkpoint(str(folder), tag=_TAG, client_state={}, save_latest=True)
+        deepspeed_checkpoint.save(self._engine, folder, _TAG)
 
     def load(self, folder: Path) -> None:
         """The engine's own load, with what it gets wrong put right."""

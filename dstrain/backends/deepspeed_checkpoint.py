@@ -20,7 +20,7 @@ from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchChe
 
 from dstrain import dist
 from dstrain.core.errors import CheckpointError
-from dstrain.core.shard_globals import SHARD_FAULTS, SHARD_GLOBALS, shard_fault
+from dstrain.core.shard_globals import MASTER_NAMES, SHARD_FAULTS, SHARD_GLOBALS, shard_fault
 
 _FORCE, _FORCE_NOT = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
@@ -31,13 +31,28 @@ class SafeCheckpointEngine(CheckpointEngine):  # type: ignore[misc]  # deepspeed
     def __init__(self, *, zipped: bool = True) -> None:
         super().__init__()
         self.name, self._zipped = type(self).__name__, zipped
+        self._failure: str | None = None
 
     def create(self, info: CheckpointCommitInfo) -> None:
         """Nothing to prepare: `dstrain.checkpoint.store` has made the folder."""
 
     def save(self, state_dict: Any, path: str) -> None:
-        """One file."""
-        torch.save(state_dict, path, _use_new_zipfile_serialization=self._zipped)
+        """One file. A failure is kept for `raise_failure`: raised here, others would wait in DeepSpeed's barriers."""
+        try:
+            torch.save(state_dict, path, _use_new_zipfile_serialization=self._zipped)
+        except (OSError, RuntimeError) as error:  # torch 2.13 says RuntimeError for a disk that is full
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self._failure = f"{Path(path).name}: {lines[0][:200]}"
+
+    def raise_failure(self) -> None:
+        """Raise what kept a file from being written since the last call.
+
+        Raises:
+            CheckpointError: with the file and the reason.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise CheckpointError(failure)
 
     def load(self, path: str, map_location: Any = None) -> Any:
         """One file, without running anything in it.
@@ -60,6 +75,22 @@ def install(engine: Any) -> None:
     """
     if isinstance(engine.checkpoint_engine, TorchCheckpointEngine):
         engine.checkpoint_engine = SafeCheckpointEngine(zipped=bool(engine.checkpoint_serialization_enabled()))
+
+
+def save(engine: Any, folder: Path, tag: str) -> None:
+    """The engine's own save. Collective: a rank that cannot write goes through all of it, and raises at the end.
+
+    Raises:
+        CheckpointError: on the ranks that could not write.
+    """
+    optimizer = engine.optimizer
+    state: dict[str, Any] = {}
+    if hasattr(optimizer, "fp32_groups") and hasattr(optimizer, "fp16_groups"):
+        # Stage 0 in 16 bit: 0.19.8 saves the fp32 weights as lists without names, so export could not tell them apart.
+        state[MASTER_NAMES] = [[engine.param_names[p] for p in group] for group in optimizer.fp16_groups]
+    engine.save_checkpoint(str(folder), tag=tag, client_state=state, save_latest=True)
+    if isinstance(engine.checkpoint_engine, SafeCheckpointEngine):
+        engine.checkpoint_engine.raise_failure()
 
 
 def check_openable(folder: Path) -> None:

@@ -53,36 +53,45 @@ class CheckpointStore:
             CheckpointError: nothing was published, and the checkpoints that were there still are.
         """
         staging = self.folder / f"{_STAGING}{step}"
-        try:
-            self._stage(staging, write_shards, documents)
-            records = self._record(staging)
-            if dist.is_main():
-                manifest.write(staging, records, {"step": step, **facts})
-            failure = None
-        except OSError as error:
-            failure = f"{error.strerror or error} ({error.filename or staging})"
-        if failures := [text for text in dist.all_gather_object(failure) if text]:
-            if dist.is_main():
-                shutil.rmtree(staging, ignore_errors=True)
-            raise CheckpointError(
-                f"checkpoint of step {step} could not be written: {failures[0]}",
-                fix="make room or mend the folder; the checkpoints that were there are untouched",
-            )
-        if dist.is_main():
-            self._publish(staging, step)
-        dist.barrier()
+        # Each phase ends in an agreement, not in a bare barrier: a rank that fails must not leave the others waiting.
+        self._phase(step, staging, lambda: self._begin(staging, documents) if dist.is_main() else None)
+        self._phase(step, staging, lambda: self._write(staging, write_shards))
+        mine = self._phase(step, staging, lambda: self._record(staging))
+        records = sorted((r for part in dist.all_gather_object(mine) for r in part), key=lambda r: r.name)
+        self._phase(step, staging, lambda: self._close(staging, records, step, facts) if dist.is_main() else None)
         return self.path(step)
 
-    def _stage(self, staging: Path, write_shards: Callable[[Path], None], documents: Mapping[str, Any]) -> None:
-        if dist.is_main():
-            shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(parents=True)
-            for name, document in documents.items():
-                atomic.write_json(staging / name, document)
-        dist.barrier()
+    def _phase(self, step: int, staging: Path, work: Callable[[], Any]) -> Any:
+        """Do a part of a save on this rank; when it failed on any, clean up and raise the same error on all."""
+        result, failure = None, None
+        try:
+            result = work()
+        except OSError as error:
+            failure = f"{error.strerror or error} ({error.filename or staging})"
+        except CheckpointError as error:
+            failure = error.message
+        except RuntimeError as error:  # how torch 2.13 says that a file could not be written
+            failure = str(error).strip().splitlines()[0][:200]
+        failures = [(rank, text) for rank, text in enumerate(dist.all_gather_object(failure)) if text]
+        if failures:
+            if dist.is_main():
+                shutil.rmtree(staging, ignore_errors=True)
+            rank, text = failures[0]
+            raise CheckpointError(
+                f"checkpoint of step {step} could not be written (rank {rank}): {text}",
+                fix="make room or mend the folder; the checkpoints that were there are untouched",
+            )
+        return result
+
+    def _begin(self, staging: Path, documents: Mapping[str, Any]) -> None:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        for name, document in documents.items():
+            atomic.write_json(staging / name, document)
+
+    def _write(self, staging: Path, write_shards: Callable[[Path], None]) -> None:
         write_shards(staging)
         rng.save(staging, dist.rank())
-        dist.barrier()
 
     def _record(self, staging: Path) -> list[manifest.FileRecord]:
         """Each rank makes durable and hashes its part of the files, whoever wrote them."""
@@ -90,7 +99,11 @@ class CheckpointStore:
         mine = manifest.record(staging, names[dist.rank() :: dist.world_size()])
         for folder in (path for path in staging.rglob("*") if path.is_dir()):
             atomic.fsync_folder(folder)
-        return sorted((r for part in dist.all_gather_object(mine) for r in part), key=lambda r: r.name)
+        return mine
+
+    def _close(self, staging: Path, records: list[manifest.FileRecord], step: int, facts: Mapping[str, Any]) -> None:
+        manifest.write(staging, records, {"step": step, **facts})
+        self._publish(staging, step)
 
     def _publish(self, staging: Path, step: int) -> None:
         atomic.fsync_folder(staging)

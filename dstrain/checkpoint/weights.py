@@ -8,7 +8,7 @@ Where DeepSpeed 0.19.8 keeps them:
 * stage 3: each parameter is cut into one part per rank, padded to a multiple of the ranks. A rank's parts of all
   parameters follow each other over its flat groups; a part may begin in one group and end in the next;
 * frozen parameters: in the model file, and at stage 3 as fragments in the model file of each rank;
-* stage 0 in 16 bit: master weights as a list without names.
+* stage 0 in 16 bit: master weights as lists without names; dstrain saves the names with them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor
 from dstrain.checkpoint.layout import Layout
 from dstrain.checkpoint.opening import is_mappable, open_shard
 from dstrain.core.errors import CheckpointError
+from dstrain.core.shard_globals import MASTER_NAMES
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -105,6 +106,8 @@ def stored_weights(layout: Layout, dtype: torch.dtype | None) -> list[StoredTens
     wider = {name for name, t in stored.items() if dtype not in (None, t.own) and t.own.itemsize < 4}
     if wider and layout.optim_states:
         stored |= _masters(layout, state, stored)
+    elif wider and MASTER_NAMES in state:
+        stored |= _stage0_masters(state, stored, mapped)
     return list(stored.values())
 
 
@@ -153,6 +156,23 @@ def _masters(layout: Layout, state: dict[str, Any], stored: dict[str, StoredTens
         if name in masters:
             masters[alias] = StoredTensor(alias, masters[name].shape, masters[name].own, masters[name].pieces)
     return {name: tensor for name, tensor in masters.items() if name in stored}
+
+
+def _stage0_masters(state: dict[str, Any], stored: dict[str, StoredTensor], mapped: bool) -> dict[str, StoredTensor]:
+    """fp32 weights of stage 0, by the names that dstrain saves with them; tied ones share their storage in the file."""
+    names = [name for group in state[MASTER_NAMES] for name in group]
+    groups: list[list[Tensor]] = (state.get("optimizer") or {}).get("fp32_groups") or []
+    masters = {
+        name: StoredTensor(name, stored[name].shape, stored[name].own, (_piece(tensor, mapped),))
+        for name, tensor in zip(names, (tensor for group in groups for tensor in group), strict=False)
+        if name in stored and tuple(tensor.shape) == stored[name].shape
+    }
+    places = {stored[name].pieces[0].flat.data_ptr(): name for name in masters if stored[name].pieces[0].flat.numel()}
+    for alias, tensor in stored.items():
+        source = places.get(tensor.pieces[0].flat.data_ptr())
+        if alias not in masters and source is not None:
+            masters[alias] = StoredTensor(alias, tensor.shape, tensor.own, masters[source].pieces)
+    return masters
 
 
 def _cut(line: list[Piece], offset: int, count: int, name: str, where: str) -> tuple[Piece, ...]:

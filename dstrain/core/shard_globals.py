@@ -16,6 +16,9 @@ SHARD_GLOBALS = (
 All four hold plain values; none runs code when it is made.
 """
 
+MASTER_NAMES = "dstrain_master_names"
+"""Key of the model file at stage 0 in 16 bit: names of the fp32 weights, in the groups that the optimizer has."""
+
 SHARD_FAULTS = (Exception,)
 """What to catch around one `torch.load`: on a damaged file torch 2.13 raises whatever its unpickler trips over
 (`struct.error`, `IndexError`, `EOFError`, …), beside `UnpicklingError` for what is not on the allow list."""

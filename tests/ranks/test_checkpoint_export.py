@@ -63,10 +63,15 @@ def _make(folder: str, precision: str, stage: int) -> None:
     trainer.train()
     trainer.save_model(f"{folder}/live")
     masters = {}
+    engine = trainer._prepared()._engine
     if stage:
         for name, parameter in trainer.model.named_parameters():
             if parameter.requires_grad and (full := safe_get_full_fp32_param(parameter)) is not None:
                 masters[name] = full.detach().cpu().clone()
+    else:
+        for low, full in zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True):
+            names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
+            masters |= {names[id(p)]: master.detach().clone() for p, master in zip(low, full, strict=True)}
     if dist.is_main():
         torch.save(masters, f"{folder}/masters.pt")
     trainer._prepared().close()
@@ -79,6 +84,49 @@ def made(ranks2: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for precision, stage in CASES:
         ranks2.run(_make, str(root / f"{precision}-{stage}"), precision, stage, timeout_s=120)
     return root
+
+
+def _save_without_room(folder: str, stage: int) -> list[str]:
+    """Save while rank 1 may write no file above 20 kB; then again with room."""
+    import resource
+
+    from dstrain import dist
+    from dstrain.core.errors import CheckpointError
+
+    trainer = _trainer(folder, "fp32", stage)
+    trainer.train()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    said = []
+    for step, limit in ((2, 20_000), (3, soft)):
+
+        def write(folder: Path, limit: int = limit) -> None:
+            if dist.rank() == 1:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+            try:
+                trainer._prepared().save(folder)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+        try:
+            trainer._store.save(step, write, {}, {})
+            said.append("saved")
+        except CheckpointError as error:
+            said.append(str(error))
+    trainer._prepared().close()
+    return said
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_rank_without_room_fails_the_save_on_all(ranks2: RankPool, stage: int, tmp_path: Path) -> None:
+    """Nobody hangs, the earlier checkpoint stays, and the next save is whole."""
+    from dstrain.checkpoint import manifest
+
+    for said in ranks2.run(_save_without_room, str(tmp_path), stage, timeout_s=60):
+        assert "checkpoint of step 2 could not be written (rank 1)" in said[0]
+        assert said[1] == "saved"
+    assert sorted(path.name for path in tmp_path.glob("*-*")) == ["checkpoint-1", "checkpoint-3"]
+    assert not list(tmp_path.glob(".staging*"))
+    assert manifest.problems(tmp_path / "checkpoint-1") == manifest.problems(tmp_path / "checkpoint-3") == []
 
 
 def _plain(run: Path, root: Path) -> Path:
@@ -132,14 +180,14 @@ def test_fp32_is_the_master_weights(made: Path, precision: str, stage: int, tmp_
     done = export_checkpoint(run, tmp_path / "out", dtype="fp32")
     got, live = _loaded(tmp_path / "out"), _loaded(run / "live")
     masters = torch.load(run / "masters.pt")
-    assert len(masters) == (0 if stage == 0 else len({n for n in live if n not in (*FROZEN, "count", "head.weight")}))
+    assert len(masters) == len({n for n in live if n not in (*FROZEN, "count", "head.weight")})
     for name, master in masters.items():
         assert torch.equal(got[name], master), name
     for name, tensor in live.items():
         if tensor.is_floating_point():
             assert got[name].dtype == torch.float32
             assert torch.equal(got[name].to(tensor.dtype), tensor), name
-    if precision == "bf16" and stage:  # else the masters say nothing that the weights do not
+    if precision == "bf16":  # else the masters say nothing that the weights do not
         assert any(not torch.equal(got[name], live[name].float()) for name in masters)
     assert bool(done.notes) == (precision == "bf16")
 
