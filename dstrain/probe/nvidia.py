@@ -3,39 +3,59 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 from dstrain.core.machine import Driver, Gpu, Unknown
 from dstrain.probe.place import Answer, Place
 
-_FIELDS = "index,name,uuid,pci.bus_id,memory.total,memory.used,compute_cap"
-_CARD_FIELDS = len(_FIELDS.split(","))
+_QUERY = (
+    "--query-gpu=index,name,uuid,pci.bus_id,memory.total,memory.used,compute_cap",
+    "--format=csv,noheader,nounits",
+)
+_LEAST_FIELDS = 6  # compute_cap may be missing
 _MIB = 2**20
 
 
 def nvidia(place: Place) -> tuple[Driver, tuple[Gpu, ...] | None, list[Unknown]]:
-    """The driver and the cards; the cards are None where there are some and they could not be asked."""
+    """The driver and the cards; the cards are None where there are some and nothing says which."""
     pci = _pci_cards(place)
     files = any(re.fullmatch(r"nvidia\d+", name) for name in place.names("/dev")) or place.at("/dev/dxg").exists()
     kernel = _kernel(place)
-    banner = place.ask("nvidia-smi")
+    with ThreadPoolExecutor(3) as pool:
+        banner, listed, names = pool.map(lambda words: place.ask("nvidia-smi", *words), ((), _QUERY, ("-L",)))
     if banner.missing or banner.trouble:
-        trouble = "" if banner.missing else banner.trouble
-        driver = Driver(None, None, trouble, kernel, pci, files)
-        if not (pci or files or kernel or trouble):
-            return driver, (), []
-        return driver, None, [Unknown("the GPUs", banner.trouble)]
-    version = re.search(r"Driver Version:\s*([\d.]+)", banner.text)
-    newest = re.search(r"CUDA Version:\s*(\d+\.\d+)", banner.text)
+        if not (pci or files or kernel):  # the tool may be installed where no card is
+            return Driver(), (), []
+        driver = Driver(None, None, "" if banner.missing else banner.trouble, kernel, pci, files)
+        return driver, *_from_proc(place, banner.trouble)
+    version = re.search(r"(?:Driver|KMD) Version:\s*([\d.]+)", banner.text)
+    newest = re.search(r"CUDA (?:UMD )?Version:\s*(\d{1,3}\.\d{1,3})", banner.text)
     unknown = [] if newest else [Unknown("the CUDA version of the driver", "nvidia-smi does not name it")]
     driver = Driver(
         version.group(1) if version else kernel, newest.group(1) if newest else None, "", kernel, pci, files
     )
-    listed = place.ask("nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
-    if listed.trouble:
-        return driver, None, [*unknown, Unknown("the GPUs", listed.trouble)]
-    migs = _migs(place.ask("nvidia-smi", "-L")) if "MIG" in banner.text else {}
+    if "compute_cap" in listed.trouble:  # nvidia-smi before driver 510 does not have that field
+        listed = place.ask("nvidia-smi", _QUERY[0].replace(",compute_cap", ""), _QUERY[1])
+        unknown.append(Unknown("the compute capability of the GPUs", "this nvidia-smi does not name it"))
+    migs = _migs(names)
     cards = tuple(card for card in (_card(line, migs) for line in listed.text.splitlines()) if card is not None)
+    if listed.trouble or (listed.text and not cards):
+        found, missing = _from_proc(place, listed.trouble or f"nvidia-smi says {listed.text.splitlines()[0]!r}")
+        return driver, found, unknown + missing
     return driver, cards, unknown
+
+
+def _from_proc(place: Place, why: str) -> tuple[tuple[Gpu, ...] | None, list[Unknown]]:
+    """Name, UUID and address of the cards as the kernel module shows them; without memory and capability."""
+    base = "/proc/driver/nvidia/gpus"
+    cards = []
+    for index, bus in enumerate(place.names(base)):  # named by address, so sorted in PCI order
+        lines = (place.text(f"{base}/{bus}/information") or "").splitlines()
+        fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        cards.append(Gpu(index, fields.get("Model", "GPU"), fields.get("GPU UUID", ""), bus))
+    if cards:
+        return tuple(cards), [Unknown("the GPUs' memory, use and compute capability", why)]
+    return None, [Unknown("the GPUs", why)]
 
 
 def _kernel(place: Place) -> str | None:
@@ -57,9 +77,10 @@ def _pci_cards(place: Place) -> int:
 
 def _card(line: str, migs: dict[str, tuple[str, ...]]) -> Gpu | None:
     cells = [cell.strip() for cell in line.split(",")]
-    if len(cells) < _CARD_FIELDS or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
+    if len(cells) < _LEAST_FIELDS or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
         return None
-    capability = cells[6] if re.fullmatch(r"[0-9]{1,3}\.[0-9]", cells[6]) else None
+    last = cells[6] if len(cells) > _LEAST_FIELDS else ""
+    capability = last if re.fullmatch(r"[0-9]{1,3}\.[0-9]", last) else None
     return Gpu(
         index=int(cells[0]),
         name=cells[1],

@@ -150,3 +150,44 @@ def test_a_ninja_that_is_installed_is_put_on_the_path(posed: Posed) -> None:
     assert one(examine(posed)[1], "HOST104").fix == "pip install ninja"
     posed.write("/venv/bin/ninja")
     assert one(examine(posed)[1], "HOST104").fix == f"export PATH={posed.at('/venv/bin')}:$PATH"
+
+
+def proc_cards(m: Posed) -> None:
+    for place in range(2):
+        text = f"Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-{place}\nBus Location: \t 0000:0{place}:00.0\n"
+        m.write(f"/proc/driver/nvidia/gpus/0000:0{place}:00.0/information", text)
+
+
+def test_without_nvidia_smi_the_kernel_module_says_which_cards(posed: Posed) -> None:
+    proc_cards(posed)
+    (posed.bin / "nvidia-smi").unlink()
+    posed.environ |= {MASK: "GPU-1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    reading, findings = examine(posed)
+    assert [card.uuid for card in reading.facts["gpus"]] == ["GPU-0", "GPU-1"]
+    assert [card.index for card in reading.facts["mask"].known()] == [1]
+    assert [item.what for item in reading.unknown] == ["the GPUs' memory, use and compute capability"]
+    assert {finding.id for finding in findings} == {"HOST207"}
+
+
+def test_an_nvidia_smi_without_the_field_is_asked_again(posed: Posed) -> None:
+    path = posed.bin / "nvidia-smi"
+    refuse = says('Field "compute_cap" is not a valid field to query.')
+    script(path, path.read_text().replace("#!/bin/sh\n", f'case "$1" in *compute_cap*) {refuse}; exit 2;; esac\n'))
+    reading, findings = examine(posed)
+    assert [card.name for card in reading.facts["gpus"]] == [H100[0]] * 2
+    assert [item.what for item in reading.unknown] == ["the compute capability of the GPUs"]
+    assert findings == []
+
+
+def test_an_nvidia_smi_where_no_card_is(posed: Posed) -> None:
+    posed.cards([])
+    script(posed.bin / "nvidia-smi", says("NVIDIA-SMI has failed because it could not reach the driver.") + "\nexit 9")
+    assert {finding.id for finding in examine(posed)[1]} == {"HOST134", "HOST204"}
+
+
+def test_the_banner_of_newer_drivers(posed: Posed) -> None:
+    path = posed.bin / "nvidia-smi"
+    text = path.read_text().replace("Driver Version", "KMD Version").replace("CUDA Version", "CUDA UMD Version")
+    path.write_text(text)
+    driver = examine(posed)[0].facts["driver"]
+    assert (driver.version, driver.cuda) == ("580.65.06", "13.0")
