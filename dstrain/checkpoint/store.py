@@ -15,6 +15,7 @@ from typing import Any
 
 from dstrain import dist
 from dstrain.checkpoint import manifest, rng
+from dstrain.checkpoint.inspect import best_in
 from dstrain.core import atomic
 from dstrain.core.errors import CheckpointError
 
@@ -160,11 +161,15 @@ class CheckpointStore:
         return folder
 
     def prune(self, keep: int | None) -> None:
-        """Remove the oldest whole checkpoints of this run until `keep` are left; the newest always stays."""
+        """Remove the oldest checkpoints of this run until `keep` are left; the newest and the best always stay."""
         if keep is None or not dist.is_main():
             return
         owned = [step for step in self.steps() if manifest.read(self.path(step)) is not None]
+        owned = [step for step in owned if not self.path(step).is_symlink()]
+        best = best_in(self.folder)
         for step in owned[max(1, keep) :]:
+            if self.path(step).name == best:
+                continue
             # The manifest goes first: a removal that is cut short leaves no folder that looks whole.
             (self.path(step) / manifest.NAME).unlink(missing_ok=True)
             shutil.rmtree(self.path(step), ignore_errors=True)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from dstrain import Trainer, TrainingArguments, set_seed
-from dstrain.checkpoint import export, manifest, rng
+from dstrain.checkpoint import CheckpointStore, export, manifest, rng
 from dstrain.checkpoint.from_disk import export_checkpoint
 from dstrain.checkpoint.layout import find
 from dstrain.cli.ckpt import size_bytes
@@ -108,6 +108,15 @@ def test_prune_keeps_newest_best_and_what_is_not_its_own(run: Path, capsys: pyte
     gone = {"checkpoint-3", "checkpoint-2"}
     assert sorted(path.name for path in run.iterdir()) == sorted(set(before) - gone)
     assert (outside / "manifest.json").is_file()
+
+
+def test_the_limit_of_a_run_spares_the_best(run: Path) -> None:
+    state = json.loads((run / "checkpoint-4" / "trainer_state.json").read_text())
+    (run / "trainer_state.json").write_text(json.dumps(state | {"best_model_checkpoint": str(run / "checkpoint-2")}))
+    (run / "checkpoint-0").symlink_to(Path(shutil.copytree(run / "checkpoint-3", run.parent / "outside")))
+    CheckpointStore(run).prune(1)
+    assert {path.name for path in run.glob("checkpoint-*")} == {"checkpoint-4", "checkpoint-2", "checkpoint-0"}
+    assert (run.parent / "outside" / "manifest.json").is_file()
 
 
 def test_prune_never_trades_a_whole_one_for_a_damaged_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
