@@ -141,9 +141,20 @@ def _zero(b: Builder, stage: int) -> dict[str, Any]:
     return {"stage": zero.pop("stage"), **zero}
 
 
+_DEFAULT_BUCKET = 500_000_000
+
+
 def _bucket(b: Builder, key: str, stage: int) -> int | None:
-    """`auto` bucket sizes follow the hidden size, as transformers fills them; None keeps DeepSpeed's default."""
+    """`auto` bucket sizes follow the hidden size, as transformers fills them; None keeps DeepSpeed's default.
+
+    Without a hidden size a bucket of the whole model will do: DeepSpeed's own default of 500 million elements is
+    allocated whole, on every rank, however small the model is.
+    """
     hidden, name = b.model.hidden_size, f"deepspeed.zero_optimization.{key}"
+    if hidden is None and key in ("reduce_bucket_size", "allgather_bucket_size"):
+        whole = b.model.parameters + b.model.parameters % 2
+        size = min(_DEFAULT_BUCKET, max(2, whole))
+        return int(b.derive(name, size, "the model's parameters, since it has no hidden size; at most 500000000"))
     if hidden is None:
         b.put(name, None, fact("auto, and the model has no hidden size: DeepSpeed's default"))
         return None

@@ -45,26 +45,37 @@ def _command(folder: Path, steps: int) -> list[str | Path]:
     return [folder / "train.py", *flags, *where, "--resume_from_checkpoint", "auto"]
 
 
-@pytest.mark.parametrize(("sig", "rank"), [(signal.SIGTERM, 1), (signal.SIGUSR1, 0)])
-def test_one_rank_is_asked_and_all_save(sig: signal.Signals, rank: int, tmp_path: Path) -> None:
-    with start(_command(tmp_path, 400), 2, "deepspeed", CPU_ONLY) as job:
-        job.wait_for("step 5/")
+def _asked(folder: Path, sig: signal.Signals, rank: int) -> int:
+    """Send the signal to one rank in the middle of training; gives the step at which the run ended."""
+    with start(_command(folder, 400), 2, "deepspeed", CPU_ONLY) as job:
+        job.wait_for("step 5/", 240)
         job.kill_rank(rank, sig)
-        done = job.wait(60)
+        done = job.wait(90)
     text = done.stdout + done.stderr
     assert done.returncode == 143, text
     assert f"rank {rank}: {sig.name}: saving at the next step" in text
     assert "went on after training" not in text
     assert "Traceback" not in text
-    step = int(re.search(r"ended at step (\d+)", text)[1])
-    rest = launch(_command(tmp_path, step + 3), 2, "deepspeed", CPU_ONLY, 120)
+    ended = re.search(r"ended at step (\d+)", text)
+    assert ended, text
+    return int(ended[1])
+
+
+def test_one_rank_is_asked_and_all_save(tmp_path: Path) -> None:
+    step = _asked(tmp_path, signal.SIGTERM, 1)
+    rest = launch(_command(tmp_path, step + 3), 2, "torchrun", CPU_ONLY, 240)
     assert f"checkpoint-{step} at step {step} of {step + 3}" in rest.stdout
     whole = tmp_path / "whole"
     whole.mkdir()
-    assert launch(_command(whole, step + 3), 2, "deepspeed", CPU_ONLY, 240).returncode == 0
+    assert launch(_command(whole, step + 3), 2, "torchrun", CPU_ONLY, 240).returncode == 0
     losses = [
         [entry["loss"] for entry in json.loads((folder / "run" / "trainer_state.json").read_text())["log_history"]]
         for folder in (tmp_path, whole)
     ]
     assert losses[0] == losses[1]
     assert len(losses[0]) == step + 3
+
+
+@pytest.mark.slow
+def test_usr1_does_the_same(tmp_path: Path) -> None:
+    assert (tmp_path / "run" / f"checkpoint-{_asked(tmp_path, signal.SIGUSR1, 0)}").is_dir()
