@@ -88,6 +88,13 @@ class Cuda:
         """The toolkit that is at `home`."""
         return next((kit for kit in self.toolkits if kit.root == self.home), None)
 
+    def meant(self) -> Toolkit | None:
+        """The chosen toolkit, or the one behind it where that is only the folder of a wrapper or a link."""
+        kit = self.chosen()
+        if kit is None or kit.has_headers or self.home_by != "nvcc on PATH" or not self.nvcc_target:
+            return kit
+        return next((other for other in self.toolkits if other.root == self.nvcc_target), kit)
+
     def usable(self, version: str) -> Toolkit | None:
         """A toolkit of just this CUDA version with all it needs."""
         fitting = (kit for kit in self.toolkits if kit.version == version and kit.has_headers and kit.has_libraries)

@@ -103,7 +103,7 @@ def wrapper(software: Software, cuda: Cuda) -> Iterator[Hit]:
     libraries are missing: checks pass, and compilation fails.
     """
     kit = cuda.chosen()
-    if software.torch_cuda and _is_shadow(cuda) and kit is not None:
+    if software.torch_cuda and kit is not None and kit is not cuda.meant():
         yield seen(
             "PATH",
             f"{cuda.nvcc} only leads to {cuda.nvcc_target}/bin/nvcc, and torch takes {cuda.home} for the toolkit",
@@ -111,11 +111,6 @@ def wrapper(software: Software, cuda: Cuda) -> Iterator[Hit]:
             f"first nvcc on PATH: {cuda.nvcc}",
             f"there is no {cuda.home}/include/cuda_runtime.h",
         )
-
-
-def _is_shadow(cuda: Cuda) -> bool:
-    kit = cuda.chosen()
-    return bool(cuda.nvcc_target and cuda.home_by == "nvcc on PATH" and kit is not None and not kit.has_headers)
 
 
 @rule(
@@ -150,8 +145,8 @@ def hollow_toolkit(software: Software, cuda: Cuda) -> Iterator[Hit]:
 
     What is looked for: `include/cuda_runtime.h`, and `libcudart` in `lib64` or `lib`.
     """
-    kit = cuda.chosen()
-    if not software.torch_cuda or kit is None or not kit.has_nvcc or _is_shadow(cuda):
+    kit = cuda.meant()
+    if not software.torch_cuda or kit is None or not kit.has_nvcc:
         return
     missing = [] if kit.has_headers else ["include/cuda_runtime.h"]
     missing += [] if kit.has_libraries else ["lib64/libcudart.so"]
@@ -177,7 +172,7 @@ def no_math_headers(software: Software, cuda: Cuda) -> Iterator[Hit]:
     `dstrain ops build` finds those that torch's own CUDA packages carry. A build by DeepSpeed itself does not, and
     ends in "cusparse.h: No such file or directory".
     """
-    kit = cuda.chosen()
+    kit = cuda.meant()
     if not software.torch_cuda or kit is None or not (kit.has_nvcc and kit.has_headers and kit.math_missing):
         return
     if cuda.math_packages:

@@ -84,6 +84,14 @@ SITUATIONS: dict[str, tuple[Change, set[str]]] = {
         {"HOST111"},
     ),
     "nvcc on PATH is a wrapper script": (wrapper_first, {"HOST112"}),
+    "a wrapper, over a toolkit without math headers": (
+        both(wrapper_first, drop("/usr/local/cuda-13.0/include/cusparse.h")),
+        {"HOST112", "HOST115"},
+    ),
+    "a wrapper, over a toolkit without libraries": (
+        both(wrapper_first, drop("/usr/local/cuda-13.0/lib64")),
+        {"HOST112", "HOST114"},
+    ),
     "a wrapper, and CUDA_HOME set right": (
         both(wrapper_first, lambda m: m.environ.update(CUDA_HOME=str(m.at("/usr/local/cuda-13.0")))),
         set(),
