@@ -33,6 +33,7 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.dev ## pages that are made from the code
 	$(BIN)/python -m dstrain.rules.pages docs/rules
+	$(BIN)/python -m dstrain.args.table docs/arguments.md
 
 # torch first and by its exact version: a range may bring gigabytes of CUDA where none is wanted.
 $(VENV)/.torch: constraints.txt

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dstrain.core.errors import DstrainError
+from dstrain.core.metal import introduce
 
 if TYPE_CHECKING:
     from dstrain.args import TrainingArguments, parse_args
@@ -40,6 +41,15 @@ _HOMES = {
     "PredictionOutput": "dstrain.trainer.outputs",
     "TrainOutput": "dstrain.trainer.outputs",
 }
+
+
+def _machine() -> Any:
+    import importlib
+
+    return importlib.import_module("dstrain._metal").Machine()
+
+
+introduce(_machine)
 
 
 def __getattr__(name: str) -> Any:

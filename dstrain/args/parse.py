@@ -8,21 +8,31 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
 import yaml
 
-from dstrain.args.training import TrainingArguments, default_of, validated
+from dstrain.args._removed import ALIASES
+from dstrain.args.spelling import announce, meant_by, others, spell
+from dstrain.args.training import TrainingArguments
+from dstrain.args.validate import default_of, validated
 from dstrain.core.docstrings import attribute_docstrings
 from dstrain.core.errors import UsageError
-from dstrain.core.nearest import did_you_mean
 from dstrain.core.source import Source
 
 A = TypeVar("A")
 B = TypeVar("B")
 _FILES = (".json", ".yaml", ".yml")
+
+
+class _OneOrMany(argparse.Action):
+    """A flag alone is true, with one word it is that word, with more a list."""
+
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
+        setattr(namespace, self.dest, True if not values else values[0] if len(values) == 1 else values)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,19 +62,49 @@ def parse_args(*classes: type[Any], argv: Sequence[str] | None = None) -> tuple[
     classes = classes or (TrainingArguments,)
     tokens = list(sys.argv[1:] if argv is None else argv)
     owners = _owners(classes)
+    older = others(owners) if any(issubclass(cls, TrainingArguments) for cls in classes) else []
     given: dict[str, tuple[Any, Source]] = {}
     problems: list[str] = []
     if file := _leading_file(tokens):
         tokens.remove(file)
-        given.update(_from_file(file, owners, problems))
-    namespace, unknown = _parser(classes).parse_known_args(tokens)
+        given.update(_from_file(file, owners, older, problems))
+    parser = _parser(classes, tuple(older), bool({"-h", "--help"} & set(sys.argv)))
+    namespace, unknown = parser.parse_known_args(tokens)
     problems += _unknown_flags(unknown, owners)
     for name, value in vars(namespace).items():
         given[name] = (value, Source("flag", f"--{name}"))
+    given, notices = _newer(given, owners, problems)
     objects = [_build(cls, given, problems) for cls in classes]
     if problems:
         raise UsageError("\n".join(problems))
+    announce(notices)
     return tuple(objects)
+
+
+def _newer(
+    given: dict[str, tuple[Any, Source]], owners: dict[str, type[Any]], problems: list[str]
+) -> tuple[dict[str, tuple[Any, Source]], list[str]]:
+    """What was given by field of today."""
+
+    def called(name: str) -> str:
+        source = given[name][1]
+        return f"{source}: {name}" if source.kind == "file" else str(source)
+
+    # A flag wins over the file, whichever spelling either has.
+    flags = {ALIASES[name].to for name, (_, source) in given.items() if name in ALIASES and source.kind == "flag"}
+    values = {
+        name: value
+        for name, (value, source) in given.items()
+        if source.kind == "flag" or (name not in flags and not _given_by_flag(name, given))
+    }
+    said = spell(values, owners, called)
+    problems += said.problems
+    return {name: (value, given[said.written.get(name, name)][1]) for name, value in said.values.items()}, said.notices
+
+
+def _given_by_flag(name: str, given: dict[str, tuple[Any, Source]]) -> bool:
+    newer = ALIASES[name].to if name in ALIASES else ""
+    return newer in given and given[newer][1].kind == "flag"
 
 
 def _owners(classes: Sequence[type[Any]]) -> dict[str, type[Any]]:
@@ -81,7 +121,9 @@ def _leading_file(tokens: Sequence[str]) -> str | None:
     return bare[0] if bare and not bare[0].startswith("-") and bare[0].endswith(_FILES) else None
 
 
-def _from_file(file: str, owners: dict[str, type[Any]], problems: list[str]) -> dict[str, tuple[Any, Source]]:
+def _from_file(
+    file: str, owners: Collection[str], older: Collection[str], problems: list[str]
+) -> dict[str, tuple[Any, Source]]:
     try:
         text = Path(file).read_text()
     except OSError as error:
@@ -101,23 +143,27 @@ def _from_file(file: str, owners: dict[str, type[Any]], problems: list[str]) -> 
     for name, value in loaded.items():
         line = next((i for i, row in enumerate(lines, 1) if row.strip().strip("{\"'").startswith(str(name))), None)
         where = f"{file}:{line}" if line else file
-        if name not in owners:
-            hint = did_you_mean(str(name), owners)
-            problems.append(f"{where}: unknown argument '{name}'" + (f"; {hint}" if hint else ""))
+        if name not in owners and name not in older:
+            hint = meant_by(str(name), owners)
+            problems.append(f"{where}: unknown argument '{name}'" + (f"; did you mean '{hint}'?" if hint else ""))
             continue
         given[name] = (value, Source("file", where))
     return given
 
 
-def _parser(classes: Sequence[type[Any]]) -> _Parser:
+@cache
+def _parser(classes: tuple[Any, ...], older: tuple[str, ...], with_help: bool) -> _Parser:
     parser = _Parser(allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for cls in classes:
         group = parser.add_argument_group(cls.__name__)
-        helps = attribute_docstrings(cls) if {"-h", "--help"} & set(sys.argv) else {}
+        helps = attribute_docstrings(cls) if with_help else {}
         hints = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
             if field.init:
                 _add(group, field, hints[field.name], helps.get(field.name, ""))
+    for name in older:
+        names = dict.fromkeys((f"--{name}", "--" + name.replace("_", "-")))
+        parser.add_argument(*names, dest=name, nargs="*", action=_OneOrMany, help=argparse.SUPPRESS)
     return parser
 
 
@@ -159,8 +205,8 @@ def _unknown_flags(unknown: Sequence[str], owners: dict[str, type[Any]]) -> list
         if not token.startswith("-"):
             continue
         name = token.lstrip("-").split("=")[0].replace("-", "_")
-        hint = did_you_mean(name, owners)
-        problems.append(f"unknown flag --{name}" + (f"; {hint.replace(chr(39), chr(39) + '--', 1)}" if hint else ""))
+        hint = meant_by(name, owners)
+        problems.append(f"unknown flag --{name}" + (f"; did you mean '--{hint}'?" if hint else ""))
     if not problems and unknown:
         problems.append(f"unexpected text on the command line: {' '.join(unknown)}")
     return problems

@@ -11,13 +11,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-IntervalStrategy = Literal["no", "steps", "epoch"]
+from dstrain.args.values import (
+    Interval,
+    IntervalStrategy,
+    LogLevel,
+    Mapping,
+    Names,
+    Sampling,
+    Steps,
+    TokensSeen,
+    Trackers,
+)
+
 ScheduleName = Literal[
     "linear", "cosine", "cosine_with_min_lr", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"
 ]
 OptimName = Literal["adamw_torch", "adamw_torch_fused", "sgd", "adagrad"]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
-Interval = PositiveInt | Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 @dataclass
@@ -28,6 +38,20 @@ class OutputArguments:
     """Folder of the run: checkpoints, metrics.jsonl, trainer_state.json, plan.json, model.safetensors."""
     overwrite_output_dir: bool = False
     """Start anew in a folder that holds another run; what is there is moved aside, not deleted."""
+    run_name: str | None = None
+    """Name of the run in plan.json and `dstrain plan` (default: the output folder's name)."""
+
+
+@dataclass
+class TaskArguments:
+    """Switches for a script of one's own; the Trainer does what its methods are called for."""
+
+    do_train: bool = False
+    """Whether the script should train."""
+    do_eval: bool = False
+    """Whether the script should evaluate; on by itself when eval_strategy is not `no`."""
+    do_predict: bool = False
+    """Whether the script should predict."""
 
 
 @dataclass
@@ -48,7 +72,7 @@ class LengthArguments:
 
     num_train_epochs: PositiveFloat = 3.0
     """Passes over the training rows; ignored, with a notice, when max_steps is given."""
-    max_steps: int = -1
+    max_steps: Steps = -1
     """Optimizer steps in all; -1: as many as num_train_epochs asks for."""
 
 
@@ -78,7 +102,7 @@ class ScheduleArguments:
 
     lr_scheduler_type: ScheduleName = "linear"
     """Schedule; with a `scheduler` section in the DeepSpeed file, that section decides."""
-    lr_scheduler_kwargs: dict[str, Any] | None = None
+    lr_scheduler_kwargs: Mapping | None = None
     """More numbers of the schedule: min_lr, min_lr_rate, num_cycles, power, lr_end, timescale."""
     warmup_steps: NonNegativeInt | Fraction = 0
     """Optimizer steps of linear warm-up; a value below 1 is a fraction of all steps."""
@@ -92,6 +116,22 @@ class PrecisionArguments:
     """bfloat16 compute with float32 master weights."""
     fp16: bool = False
     """float16 compute with float32 master weights and dynamic loss scale."""
+    tf32: bool | None = None
+    """TensorFloat-32 in matrix products and convolutions on CUDA while this run trains and evaluates; by default
+    torch's setting stays."""
+
+
+@dataclass
+class MemoryArguments:
+    """Memory of a device for time."""
+
+    gradient_checkpointing: bool | None = None
+    """Compute activations again in the backward pass instead of keeping them; the model must offer
+    gradient_checkpointing_enable(), as transformers' models do."""
+    gradient_checkpointing_kwargs: Mapping | None = None
+    """Handed to gradient_checkpointing_enable: {"use_reentrant": false}."""
+    torch_empty_cache_steps: PositiveInt | None = None
+    """Give cached device memory back every so many optimizer steps; no effect on the CPU."""
 
 
 @dataclass
@@ -104,6 +144,18 @@ class LoggingArguments:
     """Log every so many optimizer steps; a value below 1 is a fraction of all steps."""
     logging_first_step: bool = False
     """Log after the first optimizer step too."""
+    logging_nan_inf_filter: bool = False
+    """Leave steps whose loss is not finite out of the logged mean. Off: they are seen."""
+    include_num_input_tokens_seen: TokensSeen = "no"
+    """Count input tokens of all ranks into every record: `all`, or `non_padding` (by attention_mask)."""
+    log_on_each_node: bool = False
+    """Console lines from one rank of each host; by default from rank 0 alone."""
+    log_level: LogLevel = "passive"
+    """Level of the loggers of dstrain, DeepSpeed and transformers on ranks that log; `passive` leaves them alone."""
+    log_level_replica: LogLevel = "warning"
+    """The same on the other ranks."""
+    report_to: Trackers = "none"
+    """Trackers: none are there yet. metrics.jsonl in output_dir holds every record."""
     disable_tqdm: bool | None = None
     """Hide the progress bar; by default it shows on a terminal, and plain lines are printed elsewhere."""
 
@@ -116,6 +168,10 @@ class EvalArguments:
     """When to evaluate."""
     eval_steps: Interval | None = None
     """Evaluate every so many optimizer steps (default: logging_steps); below 1: a fraction of all steps."""
+    eval_delay: NonNegativeInt | NonNegativeFloat = 0
+    """No evaluation before so many optimizer steps (eval_strategy `steps`) or epochs (`epoch`)."""
+    eval_accumulation_steps: PositiveInt | None = None
+    """No effect: outputs leave the device after every batch."""
     eval_on_start: bool = False
     """Evaluate once before the first step."""
     prediction_loss_only: bool = False
@@ -151,9 +207,13 @@ class DataArguments:
     """Micro-batches that each loader process prepares ahead (default 2)."""
     dataloader_persistent_workers: bool = False
     """Keep the loader processes from one epoch to the next."""
+    dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
+    """How loader processes are started (default: Python's way)."""
+    train_sampling_strategy: Sampling = "random"
+    """Order of the training rows: `random` (anew in every epoch) or `sequential`. A stream has its own order."""
     remove_unused_columns: bool = True
     """Drop columns that the model's forward does not take."""
-    label_names: list[str] | None = None
+    label_names: Names | None = None
     """Columns that hold labels (default: labels; start_positions and end_positions for question answering)."""
 
 
@@ -165,6 +225,9 @@ class SeedArguments:
     """Seed of initial weights, dropout and shuffling."""
     data_seed: int | None = None
     """Seed of shuffling alone (default: seed)."""
+    full_determinism: bool = False
+    """Deterministic algorithms only, while this run trains and evaluates: slower; an operation that has none is an
+    error."""
 
 
 @dataclass

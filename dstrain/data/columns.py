@@ -24,11 +24,16 @@ def without_unused(
     """A collator that sees only the columns that the model takes, and the labels."""
     if accepted is None:
         return collate
-    keep = accepted | set(LABELS)
+    return _Pruned(collate, accepted | set(LABELS))
 
-    def pruned(rows: list[Any]) -> Mapping[str, Any]:
+
+class _Pruned:
+    """A class, since a function within a function cannot be sent to a loader process that is spawned."""
+
+    def __init__(self, collate: Callable[[list[Any]], Mapping[str, Any]], keep: frozenset[str]) -> None:
+        self._collate, self._keep = collate, keep
+
+    def __call__(self, rows: list[Any]) -> Mapping[str, Any]:
         if isinstance(rows[0], Mapping):
-            rows = [{name: value for name, value in row.items() if name in keep} for row in rows]
-        return collate(rows)
-
-    return pruned
+            rows = [{name: value for name, value in row.items() if name in self._keep} for row in rows]
+        return self._collate(rows)

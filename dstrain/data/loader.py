@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -103,21 +104,22 @@ def _stack(name: str, column: list[Any]) -> Tensor:
 def pad_collate(pad_token_id: int = 0, label_pad_id: int = -100) -> Collate:
     """A collator that pads columns of one dimension to the longest row, and adds an `attention_mask`."""
 
-    def collate(rows: list[Any]) -> Mapping[str, Any]:
-        padded: dict[str, Any] = {}
-        for name in rows[0]:
-            column = [torch.as_tensor(row[name]) for row in rows]
-            if column[0].dim() != 1:
-                padded[name] = _stack(name, column)
-                continue
-            fill = label_pad_id if name.startswith("label") else 0 if name.endswith("mask") else pad_token_id
-            padded[name] = torch.nn.utils.rnn.pad_sequence(column, batch_first=True, padding_value=fill)
-        if "input_ids" in padded and "attention_mask" not in padded:
-            lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-            padded["attention_mask"] = (torch.arange(padded["input_ids"].shape[1])[None] < lengths[:, None]).long()
-        return padded
+    return functools.partial(_padded, pad_token_id, label_pad_id)
 
-    return collate
+
+def _padded(pad_token_id: int, label_pad_id: int, rows: list[Any]) -> Mapping[str, Any]:
+    padded: dict[str, Any] = {}
+    for name in rows[0]:
+        column = [torch.as_tensor(row[name]) for row in rows]
+        if column[0].dim() != 1:
+            padded[name] = _stack(name, column)
+            continue
+        fill = label_pad_id if name.startswith("label") else 0 if name.endswith("mask") else pad_token_id
+        padded[name] = torch.nn.utils.rnn.pad_sequence(column, batch_first=True, padding_value=fill)
+    if "input_ids" in padded and "attention_mask" not in padded:
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        padded["attention_mask"] = (torch.arange(padded["input_ids"].shape[1])[None] < lengths[:, None]).long()
+    return padded
 
 
 class _Keys:
@@ -151,6 +153,7 @@ class RowLoader:
             pin_memory=plan.pin_memory,
             prefetch_factor=plan.prefetch_batches if plan.workers else None,
             persistent_workers=plan.persistent_workers,
+            multiprocessing_context=plan.start_method if plan.workers else None,
             # Without one the loader draws its base seed from the global generator, which would move dropout's state.
             generator=torch.Generator(),
         )
@@ -177,7 +180,7 @@ class TrainWindows:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[list[MicroBatch]]:
         """Lists of micro-batches, one list for each optimizer step from `start` on."""
-        order = epoch_order(self._rows, self._plan.data_seed, epoch)
+        order = epoch_order(self._rows, self._plan.data_seed, epoch) if self._plan.order == "random" else None
         shares = train_shares(self._rows, self._split, self._rank, start=start, drop_last=self._plan.drop_last)
         window: list[MicroBatch] = []
         for micro in self._loader.batches(shares, order, epoch):
