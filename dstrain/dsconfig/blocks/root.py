@@ -166,7 +166,7 @@ class DSConfig(Block):
     """Settings of the DataStates checkpoint engine; anything but false switches it on."""
     tensor_parallel: Annotated[TensorParallel, NOT_NULL] = made_by(TensorParallel)
     """Split each layer over several ranks."""
-    sequence_parallel_size: Annotated[PositiveInt | None, Unit("ranks")] = None
+    sequence_parallel_size: Annotated[PositiveInt | None, Unit("ranks"), NOT_NULL] = None
     """Over how many ranks each sequence is split (Ulysses)."""
     data_parallel_size: Annotated[PositiveInt | None, Unit("ranks"), Condition("sequence_parallel_size")] = None
     """How many data-parallel groups there are beside sequence_parallel_size."""
