@@ -139,7 +139,9 @@ def test_a_nested_control_group_counts_the_tightest(posed: Posed) -> None:
     posed.write("/proc/self/cgroup", "0::/a/b\n")
     posed.write("/sys/fs/cgroup/a/memory.max", str(5 * GIB))
     posed.write("/sys/fs/cgroup/a/memory.current", str(4 * GIB))
-    posed.write("/sys/fs/cgroup/a/b/memory.max", "max")
+    posed.write("/sys/fs/cgroup/a/b/memory.max", str(50 * GIB))
+    posed.write("/sys/fs/cgroup/a/b/memory.current", str(GIB))
+    posed.write("/sys/fs/cgroup/memory.max", "max")
     reading, findings = examine(posed)
     assert reading.facts["memory"].limit_bytes == 5 * GIB
     assert {finding.id for finding in findings} == {"HOST302"}
