@@ -160,7 +160,7 @@ ENTRIES: tuple[Entry, ...] = (
         "a resume takes no time, there is nothing to skip; drop it",
         ignore_data_skip=False,
     ),
-    *_not_yet("N", restore_callback_states_from_checkpoint=False),
+    *_same("N", restore_callback_states_from_checkpoint=False),
     Entry("full_determinism", "M", "differs", False, "holds while the run trains and evaluates only"),
     *_same("M", seed=42, data_seed=None, use_cpu=False),
     Entry(

@@ -188,6 +188,8 @@ class SaveArguments:
     """Save every so many optimizer steps; a value below 1 is a fraction of all steps."""
     save_total_limit: PositiveInt | None = None
     """Keep the newest so many checkpoints."""
+    restore_callback_states_from_checkpoint: bool = False
+    """On a resume, give callbacks that have a state() the one that was saved with the checkpoint."""
     resume_from_checkpoint: bool | str | None = None
     """`auto`: go on from the newest whole checkpoint in output_dir if there is one; true: there must be one; or a
     folder."""

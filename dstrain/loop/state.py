@@ -33,6 +33,7 @@ class TrainerState:
     best_model_checkpoint: str | None = None
     is_local_process_zero: bool = True
     is_world_process_zero: bool = True
+    stateful_callbacks: dict[str, Any] = field(default_factory=dict)
     skipped_steps: int = 0
     epoch_index: int = 0
     step_in_epoch: int = 0

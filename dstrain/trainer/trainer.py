@@ -28,7 +28,7 @@ from dstrain.loop.state import NAME as STATE_NAME
 from dstrain.loop.state import TrainerControl, TrainerState
 from dstrain.loop.train import Meter, TrainRun, emit, train
 from dstrain.report import Console, MetricsFile
-from dstrain.trainer import errors, folder, lock, orphans, process, wiring
+from dstrain.trainer import errors, folder, lock, orphans, process, stateful, wiring
 from dstrain.trainer.callbacks import ReportCallback
 from dstrain.trainer.facts import rows_of
 from dstrain.trainer.outputs import EvalPrediction, PredictionOutput, TrainOutput
@@ -274,6 +274,7 @@ class Trainer:
         )
 
     def _save(self) -> None:
+        self.state.stateful_callbacks = stateful.collect(self.callback_handler.callbacks)
         documents = {
             STATE_NAME: self.state.to_dict(),
             "plan.json": self.plan.as_json(),
@@ -291,6 +292,9 @@ class Trainer:
         for name in (*names, "num_input_tokens_seen"):
             setattr(fresh, name, getattr(saved, name))
         self._adopt(fresh)
+        if self.args.restore_callback_states_from_checkpoint:
+            for note in stateful.restore(self.callback_handler.callbacks, saved.stateful_callbacks):
+                self._console.note(note)
         rng.load(checkpoint, dist.rank())
         self._console.note(f"resuming from {checkpoint} at step {fresh.global_step} of {fresh.max_steps}")
 

@@ -250,3 +250,43 @@ def test_what_was_assigned_is_checked_again_by_the_trainer(tmp_path: Path) -> No
     args.fp16 = True
     with pytest.raises(UsageError, match="choose one"):
         Trainer(models.Mlp(), args, train_dataset=data.xy_rows(4))
+
+
+class Counter:
+    """A callback with a state, in transformers' form."""
+
+    def __init__(self, patience: int = 1) -> None:
+        self.patience, self.count = patience, 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.count += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"patience": self.patience}, "attributes": {"count": self.count}}
+
+
+class Another(Counter):
+    pass
+
+
+@pytest.mark.parametrize("restore", [True, False])
+def test_states_of_callbacks_come_back_when_asked(
+    tmp_path: Path, restore: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": "constant"}
+    trainer(tmp_path, callbacks=[Counter(3), Counter(4)], max_steps=2, **common).train()
+    capsys.readouterr()
+    first, second, third = Counter(), Counter(), Another()
+    arguments = {"restore_callback_states_from_checkpoint": restore, "resume_from_checkpoint": True, **common}
+    trainer(tmp_path, callbacks=[first, second, third], **arguments).train()
+    expected = ((3, 4), (4, 4), 2) if restore else ((1, 2), (1, 2), 2)
+    assert ((first.patience, first.count), (second.patience, second.count), third.count) == expected
+    assert ("callback Another begins anew" in capsys.readouterr().out) == restore
+
+
+def test_a_state_that_is_no_json_is_refused_with_its_name(tmp_path: Path) -> None:
+    broken = Counter()
+    broken.count = {1, 2}  # type: ignore[assignment]
+    broken.on_step_end = lambda *_, **__: None  # type: ignore[method-assign]
+    with pytest.raises(UsageError, match="callback Counter cannot be saved"):
+        trainer(tmp_path, callbacks=[broken], save_strategy="steps", save_steps=1).train()
