@@ -141,7 +141,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry("include_for_metrics", "N", "not yet", [], "compute_metrics gets predictions and label_ids", ((), None)),
     *_not_yet("N", "compute_metrics gets all rows at once", batch_eval_metrics=False),
-    *_not_yet("M", "dstrain ckpt export CHECKPOINT OUT writes the model alone", save_only_model=False),
+    Entry("save_only_model", "M", "differs", False, "trainer_state.json and config.json are there too"),
     Entry("save_strategy", "M", "differs", "steps", "`best` not yet"),
     *_same("M", save_steps=500),
     *_not_yet("M", "output_dir must be seen by every host", save_on_each_node=False),

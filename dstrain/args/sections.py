@@ -186,6 +186,8 @@ class SaveArguments:
     """When to save a checkpoint; the end of training always saves unless this is `no`."""
     save_steps: Interval = 500
     """Save every so many optimizer steps; a value below 1 is a fraction of all steps."""
+    save_only_model: bool = False
+    """Checkpoints hold the model alone (model.safetensors), for use elsewhere; a run cannot go on from them."""
     save_total_limit: PositiveInt | None = None
     """Keep the newest so many checkpoints."""
     restore_callback_states_from_checkpoint: bool = False

@@ -80,6 +80,7 @@ class ReportPlan:
     eval_delay: float = 0
     count_tokens: Literal["no", "all", "non_padding"] = "no"
     skip_nonfinite: bool = False
+    save_only_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)

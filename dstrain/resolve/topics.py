@@ -133,6 +133,7 @@ def report(b: Builder, steps: int) -> ReportPlan:
         eval_delay=b.arg("report.eval_delay", "eval_delay"),
         count_tokens=b.arg("report.count_tokens", "include_num_input_tokens_seen"),
         skip_nonfinite=b.arg("report.skip_nonfinite", "logging_nan_inf_filter"),
+        save_only_model=b.arg("report.save_only_model", "save_only_model"),
     )
 
 

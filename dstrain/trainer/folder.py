@@ -88,7 +88,14 @@ def _move_aside(folder: Path) -> list[str]:
 
 def _check_same_run(checkpoint: Path, plan: RunPlan) -> None:
     """Refuse what would change the meaning of the run, all differences at once."""
-    written = (dist.broadcast_object(manifest.read(checkpoint)) or {}).get("identity", {})
+    facts = dist.broadcast_object(manifest.read(checkpoint)) or {}
+    if facts.get("only_model"):
+        raise CheckpointError(
+            "this checkpoint holds the model alone (save_only_model), and a run cannot go on from it",
+            where=str(checkpoint),
+            fix="begin anew in another --output_dir, from the model in this folder",
+        )
+    written = facts.get("identity", {})
     here = plan.identity()
     differ = [
         f"{key}: {written[key]!r} then, {here[key]!r} now"

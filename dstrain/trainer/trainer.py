@@ -280,9 +280,14 @@ class Trainer:
             "plan.json": self.plan.as_json(),
             "config.json": export.config_of(self.model),
         }
-        facts = {"identity": self.plan.identity(), "world_size": dist.world_size()}
-        self._store.save(self.state.global_step, self._prepared().save, documents, facts)
+        alone = self.plan.report.save_only_model
+        facts = {"identity": self.plan.identity(), "world_size": dist.world_size(), "only_model": alone}
+        write = self._write_model if alone else self._prepared().save
+        self._store.save(self.state.global_step, write, documents, facts)
         self._store.prune(self.plan.report.save_total_limit)
+
+    def _write_model(self, target: Path) -> None:
+        export.save_model(self._prepared().weights(), self.model, target)
 
     def _resume(self, backend: Backend, checkpoint: Path) -> None:
         backend.load(checkpoint)

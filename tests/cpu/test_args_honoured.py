@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dstrain import Trainer, TrainingArguments, set_seed
-from dstrain.core.errors import ModelError, UsageError
+from dstrain.core.errors import CheckpointError, ModelError, UsageError
 from dstrain.data import pad_collate
 from dstrain.testing import data, models
 
@@ -290,3 +290,24 @@ def test_a_state_that_is_no_json_is_refused_with_its_name(tmp_path: Path) -> Non
     broken.on_step_end = lambda *_, **__: None  # type: ignore[method-assign]
     with pytest.raises(UsageError, match="callback Counter cannot be saved"):
         trainer(tmp_path, callbacks=[broken], save_strategy="steps", save_steps=1).train()
+
+
+def test_a_checkpoint_of_the_model_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.torch import load_file
+
+    from dstrain.cli.main import main
+
+    common: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2, "save_only_model": True}
+    made = trainer(tmp_path, **common)
+    made.train()
+    folder = tmp_path / "checkpoint-4"
+    names = {path.name for path in folder.rglob("*") if path.is_file()}
+    assert {"model.safetensors", "config.json", "trainer_state.json", "manifest.json"} <= names
+    assert not {name for name in names if "optim" in name or "engine" in name}
+    saved = load_file(folder / "model.safetensors")
+    for name, weight in made._prepared().weights():
+        assert torch.equal(saved[name], weight)
+    with pytest.raises(CheckpointError, match="holds the model alone"):
+        trainer(tmp_path, resume_from_checkpoint="auto", **common).train()
+    assert main(["ckpt", "verify", str(folder)]) == 0
+    capsys.readouterr()

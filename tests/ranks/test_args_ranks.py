@@ -68,6 +68,30 @@ def test_tokens_of_all_ranks_are_counted(ranks2: RankPool, tmp_path: Path, kind:
     assert first[1] == second[1] == [True] * 3
 
 
+def _model_alone(folder: str) -> bool:
+    """Whether the saved model is the trained one, sharded over two ranks as it is."""
+    import torch
+    from safetensors.torch import load_file
+
+    from dstrain import Trainer, TrainingArguments, set_seed
+    from dstrain.testing import data, models
+
+    set_seed(7)
+    config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
+    args = TrainingArguments(folder, max_steps=2, save_only_model=True, disable_tqdm=True, deepspeed=config)
+    trainer = Trainer(models.Mlp(), args, train_dataset=data.xy_rows(32))
+    trainer.train()
+    saved = load_file(Path(folder) / "checkpoint-2" / "model.safetensors")
+    weights = dict(trainer._prepared().weights())
+    trainer._prepared().close()
+    return set(saved) == set(weights) and all(torch.equal(saved[name], weights[name]) for name in saved)
+
+
+def test_a_checkpoint_of_the_model_alone_from_sharded_weights(ranks2: RankPool, tmp_path: Path) -> None:
+    assert ranks2.run(_model_alone, str(tmp_path), timeout_s=120) == [True, True]
+    assert not list((tmp_path / "checkpoint-2").glob("**/*optim*"))
+
+
 def _filtered(rank_with_nan: int) -> float:
     import torch
 
