@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from dstrain.args.sections import OptimName, ScheduleName
+from dstrain.args.values import SAMPLING_NOT_YET, SCHEDULES_NOT_YET, OptimName
 
 Status = Literal["same", "differs", "alias", "absent", "not yet"]
 
@@ -30,16 +30,6 @@ class Entry:
     default: Any
     text: str = ""
     neutral: tuple[Any, ...] = ()
-
-
-_SCHEDULES = [
-    *("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"),
-    *("reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"),
-]
-
-
-def _without(theirs: list[str], ours: Any) -> str:
-    return "not yet: " + ", ".join(name for name in theirs if name not in get_args(ours))
 
 
 def _same(mark: Literal["M", "N"], **fields: Any) -> list[Entry]:
@@ -69,7 +59,9 @@ _ACCELERATOR = {
 ENTRIES: tuple[Entry, ...] = (
     Entry("output_dir", "M", "differs", None, "the default is `run`; another run's folder is not written over"),
     *_same("M", per_device_train_batch_size=8, num_train_epochs=3.0, max_steps=-1, learning_rate=5e-05),
-    Entry("lr_scheduler_type", "M", "differs", "linear", _without(_SCHEDULES, ScheduleName)),
+    Entry(
+        "lr_scheduler_type", "M", "differs", "linear", f"not yet: {', '.join(SCHEDULES_NOT_YET)}; greedy is not there"
+    ),
     *_same("M", lr_scheduler_kwargs=None, warmup_steps=0),
     Entry("optim", "M", "differs", "adamw_torch_fused", f"only {', '.join(get_args(OptimName))}; others not yet"),
     *_not_yet("M", "give the numbers of the optimizer in the DeepSpeed file: optimizer.params", optim_args=None),
@@ -177,7 +169,7 @@ ENTRIES: tuple[Entry, ...] = (
     *_same("N", dataloader_multiprocessing_context=None),
     *_absent("N", "batches always come in order, or a resume would not be exact; drop it", dataloader_in_order=True),
     *_same("M", remove_unused_columns=True, label_names=None),
-    Entry("train_sampling_strategy", "M", "differs", "random", "not yet: group_by_length, batch_rebalance"),
+    Entry("train_sampling_strategy", "M", "differs", "random", f"not yet: {', '.join(SAMPLING_NOT_YET)}"),
     *_not_yet("N", "rows are not grouped by length", length_column_name="length"),
     *_absent("N", _DDP, ddp_find_unused_parameters=None, ddp_bucket_cap_mb=None, ddp_broadcast_buffers=None),
     *_absent("N", _DDP, ddp_static_graph=None),

@@ -17,16 +17,15 @@ from dstrain.args.values import (
     LogLevel,
     Mapping,
     Names,
+    Optim,
     Sampling,
+    SaveStrategy,
+    Schedule,
     Steps,
     TokensSeen,
     Trackers,
 )
 
-ScheduleName = Literal[
-    "linear", "cosine", "cosine_with_min_lr", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"
-]
-OptimName = Literal["adamw_torch", "adamw_torch_fused", "sgd", "adagrad"]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -80,7 +79,7 @@ class LengthArguments:
 class OptimizerArguments:
     """The optimizer and its numbers."""
 
-    optim: OptimName = "adamw_torch_fused"
+    optim: Optim = "adamw_torch_fused"
     """Optimizer; with an `optimizer` section in the DeepSpeed file, that section decides."""
     learning_rate: NonNegativeFloat = 5e-5
     """Peak learning rate."""
@@ -100,7 +99,7 @@ class OptimizerArguments:
 class ScheduleArguments:
     """The learning-rate schedule. The lr of step k (from 0) is peak x factor(k)."""
 
-    lr_scheduler_type: ScheduleName = "linear"
+    lr_scheduler_type: Schedule = "linear"
     """Schedule; with a `scheduler` section in the DeepSpeed file, that section decides."""
     lr_scheduler_kwargs: Mapping | None = None
     """More numbers of the schedule: min_lr, min_lr_rate, num_cycles, power, lr_end, timescale."""
@@ -182,7 +181,7 @@ class EvalArguments:
 class SaveArguments:
     """Checkpoints."""
 
-    save_strategy: IntervalStrategy = "steps"
+    save_strategy: SaveStrategy = "steps"
     """When to save a checkpoint; the end of training always saves unless this is `no`."""
     save_steps: Interval = 500
     """Save every so many optimizer steps; a value below 1 is a fraction of all steps."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dstrain.args import TrainingArguments, table
+from dstrain.core.errors import UsageError
 
 pytestmark = pytest.mark.cpu
 transformers = pytest.importorskip("transformers")
@@ -57,6 +58,21 @@ def test_their_enums_are_taken() -> None:
     )
     assert ours == TrainingArguments(eval_strategy="steps", lr_scheduler_type="cosine", optim="adamw_torch")
     assert type(ours.eval_strategy) is str
+
+
+def test_every_choice_of_theirs_is_taken_or_named() -> None:
+    from transformers.trainer_utils import SaveStrategy, SchedulerType
+    from transformers.training_args import OptimizerNames
+
+    kinds: Any = {"optim": OptimizerNames, "lr_scheduler_type": SchedulerType, "save_strategy": SaveStrategy}
+    messages: dict[str, str] = {}
+    for name, choice in ((name, choice) for name, kind in kinds.items() for choice in kind):
+        try:
+            TrainingArguments(**{name: choice})
+        except UsageError as error:
+            messages[choice.value] = error.message
+    assert {"best", "greedy", "adafactor", "lomo"} <= set(messages)
+    assert [value for value, text in messages.items() if f"('{value}' is not " not in text] == []
 
 
 def test_the_device_of_this_rank() -> None:
