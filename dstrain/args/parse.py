@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import sys
-import types
 import typing
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -18,7 +17,7 @@ import yaml
 from dstrain.args._removed import ALIASES
 from dstrain.args.spelling import announce, meant_by, others, spell
 from dstrain.args.training import TrainingArguments
-from dstrain.args.validate import default_of, validated
+from dstrain.args.validate import default_of, kinds, validated
 from dstrain.core.docstrings import attribute_docstrings
 from dstrain.core.errors import UsageError
 from dstrain.core.source import Source
@@ -168,26 +167,18 @@ def _parser(classes: tuple[Any, ...], older: tuple[str, ...], with_help: bool) -
 
 
 def _add(group: Any, field: dataclasses.Field[Any], hint: Any, text: str) -> None:
-    kinds = _kinds(hint)
+    found = kinds(hint)
     names = [f"--{field.name}"]
     if "-" not in field.name and "_" in field.name:
         names.append("--" + field.name.replace("_", "-"))
     options: dict[str, Any] = {"dest": field.name, "help": text.replace("%", "%%")}
-    if bool in kinds:
+    if bool in found:
         options |= {"nargs": "?", "const": True}
-    elif list in kinds:
+    elif list in found:
         options |= {"nargs": "+"}
-    if dict in kinds:
+    if dict in found:
         options |= {"type": _json_or_text}
     group.add_argument(*names, metavar=field.name.upper(), **options)
-
-
-def _kinds(hint: Any) -> set[Any]:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return {kind for part in typing.get_args(hint) for kind in _kinds(part)}
-    if typing.get_origin(hint) is typing.Annotated:
-        return _kinds(typing.get_args(hint)[0])
-    return {typing.get_origin(hint) or hint}
 
 
 def _json_or_text(text: str) -> Any:
@@ -195,8 +186,8 @@ def _json_or_text(text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"is no JSON: {error.msg} at character {error.pos + 1}") from None
+    except json.JSONDecodeError:
+        return text  # the field's own check says what is wrong with it, beside all other mistakes
 
 
 def _unknown_flags(unknown: Sequence[str], owners: dict[str, type[Any]]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from dstrain.args.values import (
     Interval,
@@ -17,11 +17,14 @@ from dstrain.args.values import (
     LogLevel,
     Mapping,
     Names,
+    NotNegative,
     Optim,
+    Positive,
     Sampling,
     SaveStrategy,
     Schedule,
     Steps,
+    Text,
     TokensSeen,
     Trackers,
 )
@@ -33,7 +36,7 @@ Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 class OutputArguments:
     """Where the run writes."""
 
-    output_dir: str = "run"
+    output_dir: Text = "run"
     """Folder of the run: checkpoints, metrics.jsonl, trainer_state.json, plan.json, model.safetensors."""
     overwrite_output_dir: bool = False
     """Start anew in a folder that holds another run; what is there is moved aside, not deleted."""
@@ -69,7 +72,7 @@ class BatchArguments:
 class LengthArguments:
     """How long to train."""
 
-    num_train_epochs: PositiveFloat = 3.0
+    num_train_epochs: Positive = 3.0
     """Passes over the training rows; ignored, with a notice, when max_steps is given."""
     max_steps: Steps = -1
     """Optimizer steps in all; -1: as many as num_train_epochs asks for."""
@@ -81,15 +84,15 @@ class OptimizerArguments:
 
     optim: Optim = "adamw_torch_fused"
     """Optimizer; with an `optimizer` section in the DeepSpeed file, that section decides."""
-    learning_rate: NonNegativeFloat = 5e-5
+    learning_rate: NotNegative = 5e-5
     """Peak learning rate."""
-    weight_decay: NonNegativeFloat = 0.0
+    weight_decay: NotNegative = 0.0
     """Decoupled weight decay; not applied to biases, norms and other tensors of one dimension."""
     adam_beta1: Fraction = 0.9
     """Decay of the first moment."""
     adam_beta2: Fraction = 0.999
     """Decay of the second moment."""
-    adam_epsilon: PositiveFloat = 1e-8
+    adam_epsilon: Positive = 1e-8
     """Added to the root of the second moment."""
     max_grad_norm: NonNegativeFloat = 1.0
     """Clip the norm of the global gradient to this; 0 does not clip. Always written to the DeepSpeed JSON."""

@@ -71,7 +71,7 @@ def meant_by(name: str, own: Collection[str]) -> str | None:
 
 def _alias(spelled: Spelled, name: str, value: Any, given: Mapping[str, Any], called: Callable[[str], str]) -> None:
     alias = ALIASES[name]
-    if means_nothing(entries()[name], value):
+    if value is None or means_nothing(entries()[name], value):
         return
     if not alias.to:
         spelled.notices.append(f"{called(name)}: no effect; {entries()[name].text.removeprefix('nothing: ')}")
@@ -108,7 +108,7 @@ def refusal(entry: Entry, value: Any) -> str:
     """Why the field is not taken, and what to do instead."""
     what = "not yet supported" if entry.status == "not yet" else "not supported"
     text = f"{entry.name} is {what}" + (f": {entry.text}" if entry.text else "")
-    return f"{text} (got {value!r})"
+    return text if "token" in entry.name else f"{text} (got {value!r})"  # a secret does not belong into a log
 
 
 def announce(notices: Collection[str]) -> None:

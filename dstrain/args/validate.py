@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import os
+import types
 import typing
 from functools import cache
 from typing import Any
@@ -67,9 +68,20 @@ def _plain(value: Any, hint: Any) -> Any:
     """Enums of text (transformers' IntervalStrategy) as their text, and paths as text where text is wanted."""
     if isinstance(value, enum.Enum) and isinstance(value, str):
         return value.value
-    if isinstance(value, os.PathLike) and str in (hint, *typing.get_args(hint)):
+    if isinstance(value, bool) and kinds(hint) <= {int, float, type(None)}:
+        return str(value)  # pydantic would take True for 1
+    if isinstance(value, os.PathLike) and str in kinds(hint):
         return os.fspath(value)
     return value
+
+
+def kinds(hint: Any) -> set[Any]:
+    """The plain types of an annotation: `list[str] | None` gives list and NoneType."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return {kind for part in typing.get_args(hint) for kind in kinds(part)}
+    if typing.get_origin(hint) is typing.Annotated:
+        return kinds(typing.get_args(hint)[0])
+    return {typing.get_origin(hint) or hint}
 
 
 def _lines(error: ValidationError, names: dict[str, str], values: dict[str, Any]) -> typing.Iterator[str]:

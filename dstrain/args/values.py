@@ -115,6 +115,9 @@ def _choice(names: Any, not_yet: tuple[str, ...], absent: tuple[str, ...] = ()) 
     return BeforeValidator(check)
 
 
+Text = Annotated[str, Field(min_length=1)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 IntervalStrategy = Annotated[IntervalName, BeforeValidator(_no)]
 SaveStrategy = Annotated[IntervalName, _choice(IntervalName, ("best",)), BeforeValidator(_no)]
 Schedule = Annotated[ScheduleName, _choice(ScheduleName, SCHEDULES_NOT_YET, ("greedy",))]
@@ -124,6 +127,6 @@ Steps = Annotated[int, BeforeValidator(_whole)]
 Mapping = Annotated[dict[str, Any], BeforeValidator(_json)]
 Names = Annotated[list[str], BeforeValidator(_one_or_many)]
 TokensSeen = Annotated[Literal["no", "all", "non_padding"], BeforeValidator(_seen)]
-Trackers = Annotated[str, BeforeValidator(_trackers)]
+Trackers = Annotated[str | list[str], BeforeValidator(_trackers)]
 Sampling = Annotated[SamplingName, _choice(SamplingName, SAMPLING_NOT_YET)]
 LogLevel = Literal["detail", "debug", "info", "warning", "error", "critical", "passive"]

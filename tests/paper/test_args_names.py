@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,43 @@ def test_all_mistakes_of_python_at_once() -> None:
     assert len(text.splitlines()) == 6
 
 
+@pytest.mark.parametrize("name", ["hub_token", "push_to_hub_token"])
+def test_a_secret_is_not_shown(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        TrainingArguments(**{name: "hf_secret"})
+    assert name in caught.value.message
+    assert "hf_secret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"seed": True},
+        {"learning_rate": True},
+        {"learning_rate": float("inf")},
+        {"num_train_epochs": float("nan")},
+        {"output_dir": ""},
+        {"lr_scheduler_kwargs": "{bad"},
+    ],
+)
+def test_values_that_cannot_be_meant(values: dict[str, Any]) -> None:
+    (name,) = values
+    with pytest.raises(UsageError, match=f"--{name}: got "):
+        TrainingArguments(**values)
+
+
+def test_bad_json_in_a_flag_comes_with_the_other_mistakes() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_args(argv=["--lr_scheduler_kwargs", "{bad", "--seed", "x", "--report_to", "wandb", "mlflow"])
+    assert len(caught.value.message.splitlines()) == 3
+    assert "wandb, mlflow" in caught.value.message
+
+
+def test_older_fields_that_a_dump_holds_as_none() -> None:
+    older = {"evaluation_strategy": None, "warmup_ratio": None, "no_cuda": None, "per_gpu_train_batch_size": None}
+    assert TrainingArguments(**older) == TrainingArguments()
+
+
 def test_an_older_and_a_newer_name_that_disagree() -> None:
     with pytest.raises(UsageError, match="give eval_strategy alone"):
         TrainingArguments(evaluation_strategy="steps", eval_strategy="epoch")
@@ -221,6 +259,17 @@ def test_it_stays_a_dataclass_that_copies_and_pickles(cls: Any) -> None:
 def test_an_init_of_a_users_own() -> None:
     args = Wrapped("out", depth=4, evaluation_strategy="steps")
     assert (args.depth, args.eval_strategy) == (4, "steps")  # type: ignore[attr-defined]
+
+
+def test_fields_of_any_kind() -> None:
+    @dataclass
+    class Odd(TrainingArguments):
+        pair: Callable[[int], int] | None = None
+        where: Path = Path("x")
+        names: tuple[str, ...] = ()
+
+    args = Odd(pair=abs, where="a/b", names=["c"])
+    assert (args.pair, args.where, args.names) == (abs, Path("a/b"), ("c",))
 
 
 def test_a_users_field_with_an_older_name_is_theirs() -> None:
