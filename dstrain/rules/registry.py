@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -63,7 +64,16 @@ class Report:
 def lint(**facts: Any) -> Report:
     """Run every rule whose facts are all known (not None). `doc` gives findings their place in the file."""
     doc: Document | None = facts.get("doc")
-    findings: list[Finding] = list(doc.findings) if doc is not None else []
+    findings, not_run = _run(facts)
+    if doc is not None:
+        findings += doc.findings
+        findings += _behind_misspelt_names(facts, doc, findings)
+    return Report(tuple(ordered(_without_echoes(findings))), not_run)
+
+
+def _run(facts: Mapping[str, Any]) -> tuple[list[Finding], dict[str, tuple[str, ...]]]:
+    doc: Document | None = facts.get("doc")
+    findings: list[Finding] = []
     not_run: dict[str, tuple[str, ...]] = {}
     for entry in RULES.values():
         missing = tuple(name for name in entry.needs if facts.get(name) is None)
@@ -72,7 +82,34 @@ def lint(**facts: Any) -> Report:
             continue
         hits = entry.function(**{name: facts[name] for name in entry.needs})
         findings.extend(_complete(entry, hits, doc))
-    return Report(tuple(ordered(_without_echoes(findings))), not_run)
+    return findings, not_run
+
+
+def _behind_misspelt_names(facts: Mapping[str, Any], doc: Document, findings: Iterable[Finding]) -> list[Finding]:
+    """What is wrong inside sections whose name is misspelt: found by reading them as what they were meant to be.
+
+    The mends of these faults wait until the name is right, so these findings carry no patch.
+    """
+    meant, names = doc, []
+    for finding in findings:
+        for operation in finding.patch:
+            old, new = str(operation.get("from", "")), str(operation.get("path", ""))
+            section = doc.get(finding.key)
+            if operation.get("op") == "move" and old.count("/") == 1 == new.count("/") and isinstance(section, Mapping):
+                meant = _renamed(meant, old[1:], new[1:])
+                names.append(new[1:])
+    if not names:
+        return []
+    again, _ = _run({**facts, "doc": meant})
+    inside = [f for f in again if any(f.key.startswith(f"{name}.") for name in names)]
+    known = {(finding.id, finding.key) for finding in findings}
+    return [dataclasses.replace(f, patch=()) for f in inside if (f.id, f.key) not in known]
+
+
+def _renamed(doc: Document, old: str, new: str) -> Document:
+    data = {new if key == old else key: value for key, value in doc.data.items()}
+    places = {((new, *path[1:]) if path[:1] == (old,) else path): place for path, place in doc.places.items()}
+    return dataclasses.replace(doc, data=data, places=places, findings=())
 
 
 def _without_echoes(findings: list[Finding]) -> Iterator[Finding]:

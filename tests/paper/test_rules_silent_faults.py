@@ -130,3 +130,15 @@ def test_without_a_fault_nothing_is_loud() -> None:
     document = Document("ds_config.json", {**BASE, **_zero(2)})
     report = lint(doc=document, mode=Mode.DEEPSPEED, world=WorldFacts(world_size=8, local_world_size=8))
     assert [finding for finding in report.findings if finding.severity is not Severity.ADVICE] == []
+
+
+def test_faults_behind_a_misspelt_section_come_in_the_same_run() -> None:
+    """The name is one fault, and what stands below it another: nobody should have to run the check twice."""
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimisation": {"stage": 3, "overlap_com": True, "offload_param": {"device": "nvme"}},
+    }
+    findings = lint(doc=Document("x.json", config), mode=Mode.DSTRAIN, world=WorldFacts(world_size=1)).findings
+    keys = {finding.key for finding in findings if finding.severity is Severity.ERROR}
+    assert {"zero_optimisation", "zero_optimization.overlap_com"} <= keys
+    assert any(key.startswith("zero_optimization.offload_param") for key in keys)
