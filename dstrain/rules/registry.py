@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dstrain.core.finding import Finding, Hit, Place, Severity, ordered
+from dstrain.core.nearest import nearest
 from dstrain.dsconfig.document import Document
 
 RuleFunction = Callable[..., Iterable[Hit]]
@@ -36,6 +37,7 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
+_UNKNOWN = "DS101"
 
 
 def rule(
@@ -92,18 +94,28 @@ def _behind_misspelt_names(facts: Mapping[str, Any], doc: Document, findings: It
     """
     meant, names = doc, []
     for finding in findings:
-        for operation in finding.patch:
-            old, new = str(operation.get("from", "")), str(operation.get("path", ""))
-            section = doc.get(finding.key)
-            if operation.get("op") == "move" and old.count("/") == 1 == new.count("/") and isinstance(section, Mapping):
-                meant = _renamed(meant, old[1:], new[1:])
-                names.append(new[1:])
+        if finding.id == _UNKNOWN and isinstance(doc.data.get(finding.key), Mapping):
+            name = _meant_name(finding)
+            if name is not None and name not in doc.data:
+                meant = _renamed(meant, finding.key, name)
+                names.append(name)
     if not names:
         return []
     again, _ = _run({**facts, "doc": meant})
     inside = [f for f in again if any(f.key.startswith(f"{name}.") for name in names)]
     known = {(finding.id, finding.key) for finding in findings}
     return [dataclasses.replace(f, patch=()) for f in inside if (f.id, f.key) not in known]
+
+
+def _meant_name(finding: Finding) -> str | None:
+    """The section that the rule itself would rename to, or one that is spelt nearly so."""
+    from dstrain.dsconfig.catalogue import KEYS
+
+    for operation in finding.patch:
+        target = str(operation.get("path", ""))
+        if operation.get("op") == "move" and target.count("/") == 1:
+            return target[1:]
+    return nearest(finding.key, (key for key in KEYS if "." not in key), cutoff=0.85)
 
 
 def _renamed(doc: Document, old: str, new: str) -> Document:
